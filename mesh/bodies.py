@@ -1,0 +1,145 @@
+"""Body frames: one byte that says how it is packed, then MessagePack. Brokers pass them on unread.
+
+A request's body is a map (mesh.request.WireRequest); the body of Tokens is an array of TokenEntry arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgpack
+import zstandard
+
+from mesh.errors import BadMessage
+
+PLAIN = 0
+ZSTD = 1
+CODECS = ("zstd",)
+COMPRESS_FROM_BYTES = 1024
+MAX_BODY_BYTES = 16 << 20  # after decompression
+_ZSTD_LEVEL = 1
+
+_PLAIN = bytes([PLAIN])
+_ZSTD = bytes([ZSTD])
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a request ended, said with its last tokens."""
+
+    finish_reason: str  # "stop" or "length"
+    prompt_tokens: int
+    completion_tokens: int  # over all attempts
+    cached_tokens: int
+    node: str
+    model: str
+    engine_ttft_s: float  # taken in by the node -> first token
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """New tokens of one request. `index` counts generated tokens from 0, over all attempts."""
+
+    request_id: int
+    attempt: int
+    index: int
+    token_ids: Sequence[int]
+    text: str  # may lag behind token_ids: characters and stop strings are never split
+    logprobs: Sequence[float] | None = None
+    end: End | None = None
+
+
+def pack(value: Any, *, codec: str = "", max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """One body frame. Raises BadMessage when it is over `max_bytes`."""
+    payload: bytes = msgpack.packb(value, use_bin_type=True)
+    if len(payload) > max_bytes:
+        raise BadMessage("body", f"{len(payload)} bytes, at most {max_bytes}")
+    if codec == "zstd" and len(payload) >= COMPRESS_FROM_BYTES:
+        packed = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(payload)
+        if len(packed) < len(payload):
+            return _ZSTD + packed
+    return _PLAIN + payload
+
+
+def unpack(frame: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Any:
+    """The value in a body frame; arrays become tuples. Raises BadMessage, whatever the bytes are."""
+    if not frame:
+        raise BadMessage("body", "is empty")
+    payload = frame[1:]
+    if frame[0] == ZSTD:
+        payload = _decompress(payload, max_bytes)
+    elif frame[0] != PLAIN:
+        raise BadMessage("body", f"packing {frame[0]} is unknown")
+    if len(payload) > max_bytes:
+        raise BadMessage("body", f"{len(payload)} bytes, at most {max_bytes}")
+    try:
+        return msgpack.unpackb(payload, use_list=False, max_ext_len=0, max_bin_len=0)
+    except Exception as error:  # msgpack raises ValueError and several of its own; all mean the same here
+        raise BadMessage("body", f"not MessagePack within the limits ({type(error).__name__})") from None
+
+
+def _decompress(payload: bytes, max_bytes: int) -> bytes:
+    """Bounded before anything is allocated: the frame must state its size, and the size must fit."""
+    try:
+        stated = zstandard.frame_content_size(payload)
+        if not 0 <= stated <= max_bytes:
+            raise BadMessage("body", f"states {stated} bytes decompressed, at most {max_bytes}")
+        return zstandard.ZstdDecompressor().decompress(payload, max_output_size=max_bytes)
+    except zstandard.ZstdError as error:
+        raise BadMessage("body", f"broken zstd frame ({error})") from None
+
+
+def pack_entries(entries: Iterable[TokenEntry], *, codec: str = "") -> bytes:
+    """The body of a Tokens message."""
+    return pack(
+        [
+            (
+                e.request_id,
+                e.attempt,
+                e.index,
+                e.token_ids,
+                e.text,
+                e.logprobs,
+                None
+                if e.end is None
+                else (
+                    e.end.finish_reason,
+                    e.end.prompt_tokens,
+                    e.end.completion_tokens,
+                    e.end.cached_tokens,
+                    e.end.node,
+                    e.end.model,
+                    e.end.engine_ttft_s,
+                ),
+            )
+            for e in entries
+        ],
+        codec=codec,
+    )
+
+
+def unpack_entries(frame: bytes) -> list[TokenEntry]:
+    """The entries in the body of a Tokens message. Raises BadMessage."""
+    rows = unpack(frame)
+    if type(rows) is not tuple:
+        raise BadMessage("tokens", "must be an array")
+    return [_entry(row) for row in rows]
+
+
+def _entry(row: Any) -> TokenEntry:
+    try:
+        request_id, attempt, index, token_ids, text, logprobs, end = row[:7]
+        ended = None if end is None else End(*end[:7])
+        entry = TokenEntry(request_id, attempt, index, token_ids, text, logprobs, ended)
+    except (TypeError, ValueError):
+        raise BadMessage("tokens", "an entry has the wrong shape") from None
+    if not (
+        type(request_id) is type(attempt) is type(index) is int
+        and type(token_ids) is tuple
+        and type(text) is str
+        and (logprobs is None or type(logprobs) is tuple)
+    ):
+        raise BadMessage("tokens", "an entry has a field of the wrong type")
+    return entry

@@ -1,0 +1,166 @@
+"""Header messages to and from bytes: `[version, tag, field, …]` in MessagePack, checked field by field.
+
+Whatever arrives, `decode` returns a well-typed message or raises BadMessage or VersionMismatch; nothing else escapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+
+from mesh.errors import BadMessage, VersionMismatch
+from mesh.messages import MESSAGES, PROTOCOL_VERSION, Message
+
+MAX_HEADER_BYTES = 1 << 20
+MAX_ITEMS = 65_536  # of one array in a header
+MAX_TEXT = 4_096  # bytes of one string in a header
+
+_Check = Callable[[Any, str], Any]
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def encode(message: Message) -> bytes:
+    """The header frame of a message."""
+    fields = _FIELDS[type(message)]
+    frame: bytes = _pack((PROTOCOL_VERSION, message.tag, *(_plain(getattr(message, f.name)) for f in fields)))
+    return frame
+
+
+def decode(frame: bytes) -> Message:
+    """The message in a header frame.
+
+    Raises: BadMessage naming the field; VersionMismatch when the peer speaks another version.
+    """
+    values = _unpack(frame)
+    if len(values) < 2 or type(values[0]) is not int or type(values[1]) is not int:
+        raise BadMessage("header", "must be an array that starts with version and tag")
+    if values[0] != PROTOCOL_VERSION:
+        raise VersionMismatch(f"peer speaks protocol {values[0]}, this side {PROTOCOL_VERSION}: upgrade the older")
+    build = _BUILDERS.get(values[1])
+    if build is None:
+        raise BadMessage("tag", f"{values[1]} is unknown")
+    return typing.cast(Message, build(values[2:], MESSAGES[values[1]].__name__))
+
+
+def _unpack(frame: bytes) -> Sequence[Any]:
+    if len(frame) > MAX_HEADER_BYTES:
+        raise BadMessage("header", f"{len(frame)} bytes, at most {MAX_HEADER_BYTES}")
+    try:
+        values = msgpack.unpackb(
+            frame,
+            use_list=False,
+            max_array_len=MAX_ITEMS,
+            max_str_len=MAX_TEXT,
+            max_bin_len=0,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except Exception as error:  # msgpack raises ValueError and several of its own; all mean the same here
+        raise BadMessage("header", f"not MessagePack within the limits ({type(error).__name__})") from None
+    if type(values) is not tuple:
+        raise BadMessage("header", "must be an array")
+    return values
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses become arrays; tuples of them too. Everything else is MessagePack's own."""
+    if type(value) is tuple:
+        return tuple(_plain(item) for item in value) if value and type(value[0]) in _FIELDS else value
+    fields = _FIELDS.get(type(value))
+    return value if fields is None else tuple(_plain(getattr(value, f.name)) for f in fields)
+
+
+# --- checkers, built once from the annotations ------------------------------------------------------------------------
+
+
+def _check_int(value: Any, where: str) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise BadMessage(where, "must be an integer from 0 to 2**63 - 1")
+    return value
+
+
+def _check_priority(value: Any, where: str) -> int:
+    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+        raise BadMessage(where, "must be a 32-bit integer")
+    return value
+
+
+def _check_float(value: Any, where: str) -> float:
+    if type(value) not in (int, float) or not abs(value) < 1e18:  # the comparison is False for NaN too
+        raise BadMessage(where, "must be a finite number")
+    return float(value)
+
+
+def _check_str(value: Any, where: str) -> str:
+    if type(value) is not str:
+        raise BadMessage(where, "must be text")
+    return value
+
+
+def _check_bool(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        raise BadMessage(where, "must be true or false")
+    return value
+
+
+_SCALARS: dict[Any, _Check] = {int: _check_int, float: _check_float, str: _check_str, bool: _check_bool}
+
+
+def _field_checker(name: str, annotation: Any) -> _Check:
+    return _check_priority if name == "priority" else _checker(annotation)  # the one signed field
+
+
+def _checker(annotation: Any) -> _Check:
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    if dataclasses.is_dataclass(annotation):
+        return _builder(typing.cast(type, annotation))
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is not tuple:
+        raise TypeError(f"no wire form for {annotation}")
+    if len(args) == 2 and args[1] is Ellipsis:
+        return _sequence_of(_checker(args[0]))
+    return _exactly([_checker(arg) for arg in args])
+
+
+def _sequence_of(check: _Check) -> _Check:
+    def sequence(value: Any, where: str) -> tuple[Any, ...]:
+        if type(value) is not tuple:
+            raise BadMessage(where, "must be an array")
+        return tuple([check(item, where) for item in value])
+
+    return sequence
+
+
+def _exactly(checks: list[_Check]) -> _Check:
+    def fixed(value: Any, where: str) -> tuple[Any, ...]:
+        if type(value) is not tuple or len(value) != len(checks):
+            raise BadMessage(where, f"must be an array of {len(checks)}")
+        return tuple([check(item, where) for check, item in zip(checks, value, strict=True)])
+
+    return fixed
+
+
+def _builder(cls: type) -> _Check:
+    """A positional decoder. Missing trailing fields take their defaults (an older peer); surplus ones are ignored (a
+    newer one)."""
+    hints = typing.get_type_hints(cls)
+    fields = list(dataclasses.fields(cls))
+    checks = [(f"{cls.__name__}.{f.name}", _field_checker(f.name, hints[f.name])) for f in fields]
+    required = sum(1 for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
+
+    def build(values: Any, where: str) -> Any:
+        if type(values) is not tuple or len(values) < required:
+            raise BadMessage(where, f"must be an array of at least {required}")
+        return cls(*[check(value, name) for (name, check), value in zip(checks, values, strict=False)])
+
+    _FIELDS[cls] = fields
+    return build
+
+
+_FIELDS: dict[type, list[dataclasses.Field[Any]]] = {}
+_BUILDERS: dict[int, _Check] = {tag: _builder(cls) for tag, cls in MESSAGES.items()}

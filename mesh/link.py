@@ -1,0 +1,120 @@
+"""A ZeroMQ socket on an asyncio loop: `add_reader` on its FD and a bounded, non-blocking drain.
+
+Not zmq.asyncio: that makes a Future for each receive (DESIGN.md §10 has the measurement).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import zmq
+
+logger = logging.getLogger(__name__)
+
+Frames = list[bytes]
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[zmq.Socket[bytes]]
+
+BURST = 256  # messages taken in one turn, so that timers and other sockets get theirs
+MAX_FRAME_BYTES = 32 << 20  # ZMQ_MAXMSGSIZE; bodies are bounded more tightly, after decompression
+
+
+class Link:
+    """Moves frames and decides nothing. `on_frames` is called for each message, `on_drained` once after each burst,
+    which is the place to send what the burst gave rise to in one piece.
+
+    The FD of a ZeroMQ socket is edge-triggered: after every receive and every send EVENTS must be asked again, or the
+    loop hangs. Both `_turn` and `send` see to that.
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        on_frames: Callable[[Frames], None],
+        on_drained: Callable[[], None] | None = None,
+    ) -> None:
+        self._socket = socket
+        self._on_frames = on_frames
+        self._on_drained = on_drained
+        self._loop = asyncio.get_running_loop()
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._again: asyncio.Handle | None = None
+        self._in_turn = False
+        self._loop.add_reader(self._fd, self._turn)
+        self._look_again()
+
+    @property
+    def socket(self) -> Socket:
+        return self._socket
+
+    @property
+    def closed(self) -> bool:
+        return self._socket.closed
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send one message, or raise at once.
+
+        Raises: zmq.Again when the peer's queue is full; zmq.ZMQError EHOSTUNREACH when a ROUTER does not know the
+        route.
+        """
+        try:
+            self._socket.send_multipart(frames, zmq.DONTWAIT)
+        finally:
+            self._look_again()
+
+    def drain(self) -> None:
+        """Take what has already arrived, now: for the owner that is about to close."""
+        self._turn()
+
+    def close(self, linger_s: float = 0.0) -> None:
+        """Close the socket; what is still queued has `linger_s` to leave."""
+        if self._socket.closed:
+            return
+        self._loop.remove_reader(self._fd)
+        if self._again is not None:
+            self._again.cancel()
+        self._socket.close(linger=int(linger_s * 1000))
+
+    def _look_again(self) -> None:
+        if self._again is None and not self._in_turn:
+            self._again = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        if self._socket.closed:
+            return
+        self._in_turn = True
+        received = 0
+        try:
+            while received < BURST and not self._socket.closed:
+                try:
+                    frames = self._socket.recv_multipart(zmq.DONTWAIT)
+                except zmq.Again:
+                    break
+                received += 1
+                self._on_frames(frames)
+            if received and self._on_drained is not None:
+                self._on_drained()
+        finally:
+            self._in_turn = False
+            if not self._socket.closed and int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+                self._look_again()
+
+
+def new_socket(context: Context, kind: int, *, high_water_mark: int = 10_000) -> Socket:
+    """A ROUTER or DEALER with every limit set: nothing is dropped without a word, nothing waits for ever."""
+    socket = context.socket(kind)
+    socket.linger = 0
+    socket.sndhwm = high_water_mark
+    socket.rcvhwm = high_water_mark
+    socket.maxmsgsize = MAX_FRAME_BYTES
+    socket.ipv6 = True
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = 30
+    if kind == zmq.ROUTER:
+        socket.router_mandatory = True  # an unknown or full route is an error, not a silent drop
+    return socket
