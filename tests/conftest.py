@@ -1,0 +1,29 @@
+"""What all tests share: marks that say what a machine lacks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+
+import pytest
+
+
+def _missing(mark: str) -> str | None:
+    """Why tests with this mark cannot run here."""
+    if mark == "model" and importlib.util.find_spec("torch") is None:
+        return "needs the node extra (torch)"
+    if mark == "gpu":
+        torch = pytest.importorskip("torch") if importlib.util.find_spec("torch") else None
+        return None if torch is not None and torch.cuda.is_available() else "needs a GPU"
+    if mark == "netns" and (os.geteuid() != 0 or shutil.which("ip") is None):
+        return "needs root and iproute2"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {mark: _missing(mark) for mark in ("model", "gpu", "netns")}
+    for item in items:
+        for mark, reason in reasons.items():
+            if reason is not None and item.get_closest_marker(mark) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
