@@ -47,7 +47,7 @@ class Connection:
         self._on_up = on_up
         self._on_down = on_down
         self._over = False
-        socket = new_socket(context, zmq.DEALER)
+        socket = new_socket(context, zmq.DEALER, ipv6="[" in address)
         socket.reconnect_ivl = -1
         if configure is not None:
             configure(socket)

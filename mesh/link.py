@@ -105,14 +105,14 @@ class Link:
                 self._look_again()
 
 
-def new_socket(context: Context, kind: int, *, high_water_mark: int = 10_000) -> Socket:
+def new_socket(context: Context, kind: int, *, ipv6: bool = False, high_water_mark: int = 10_000) -> Socket:
     """A ROUTER or DEALER with every limit set: nothing is dropped without a word, nothing waits for ever."""
     socket = context.socket(kind)
     socket.linger = 0
     socket.sndhwm = high_water_mark
     socket.rcvhwm = high_water_mark
     socket.maxmsgsize = MAX_FRAME_BYTES
-    socket.ipv6 = True
+    socket.ipv6 = ipv6  # off for IPv4: with it, addresses read ::ffff:1.2.3.4 and localhost may mean ::1
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = 30
     if kind == zmq.ROUTER:

@@ -1,0 +1,141 @@
+"""The options of `phi3-node`, in one screen."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from mesh.bodies import MAX_BODY_BYTES
+from mesh.discovery.addresses import BadAddress, Endpoint, parse_endpoint
+from mesh.errors import ConfigError
+from mesh.home import home_folder
+from mesh.options import option
+from node.devices import devices_for
+from node.engine.base import EngineOptions
+
+DEFAULT_PORT = 5560
+DEFAULT_BIND = f"*:{DEFAULT_PORT}"
+_SYNTHETIC = re.compile(r"([a-z_]+)=([-+.0-9e]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Everything a node can be told. Derived values are properties, so two numbers can never disagree."""
+
+    model: str = option(
+        "microsoft/Phi-3-mini-4k-instruct",
+        help="what to serve: a Hugging Face name, a folder, or 'demo'",
+        metavar="NAME",
+    )
+    served_name: str = option("", help="the name that callers use; default: the model's", metavar="NAME")
+    engine: str = option("transformers", help="what runs the model", choices=("transformers", "synthetic"))
+    device: str = option(
+        "auto", help="auto (every GPU, or the CPU), cpu, cuda, cuda:1, or several: cuda:0,cuda:1", metavar="DEVICE"
+    )
+    dtype: str = option("auto", help="auto, float32, bfloat16 or float16", metavar="TYPE")
+    slots: int = option(
+        0, help="sequences that run at the same time on each device; 0: from the cache size", metavar="N"
+    )
+    memory_fraction: float = option(0.9, help="share of the free device memory for the KV cache", metavar="X")
+    max_model_len: int = option(0, help="prompt + generated tokens of one request; 0: the model's own", metavar="N")
+    max_batch_tokens: int = option(0, help="tokens in one engine step; 0: the engine's choice", metavar="N")
+    page_size: int = option(0, help="tokens in one page of the KV cache; 0: the engine's choice", metavar="N")
+    batch_delay_s: float = option(
+        0.0, flag="--batch-delay", help="seconds that an idle engine waits for company to a first request", metavar="S"
+    )
+    trust_remote_code: bool = option(False, help="run Python code that comes with the model (dangerous)")
+    synthetic: tuple[str, ...] = option((), help="numbers of the synthetic engine, as name=value", metavar="NAME=X")
+    bind: str = option(DEFAULT_BIND, help="where to listen; port 0: any free one", metavar="HOST:PORT")
+    advertise: tuple[str, ...] = option(
+        (), help="address to tell others, on a host with several", metavar="HOST[:PORT]"
+    )
+    mdns: bool = option(True, help="advertise this node on the local network")
+    mesh: str = option("default", help="name of the mesh; members of another one are ignored", metavar="NAME")
+    name: str = option("", help="name of this node in status; default: the host's", metavar="NAME")
+    node_id: str = option("", help="who this node is for life; default: from the host and the port", metavar="ID")
+    max_waiting: int = option(1024, help="requests that may wait here for a slot", metavar="N")
+    max_batch: int = option(256, help="requests in one message", metavar="N")
+    max_body_bytes: int = option(MAX_BODY_BYTES, help="one request, decompressed", metavar="BYTES")
+    heartbeat_s: float = option(0.5, flag="--heartbeat", help="seconds between two heartbeats", metavar="S")
+    liveness: int = option(3, help="heartbeats that may be missed", metavar="N")
+    stall_s: float = option(60.0, flag="--stall", help="restart a worker that makes no step for so long", metavar="S")
+    home: Path | None = option(
+        None, help="folder for models; default: PHI3_MESH_HOME or the user's cache", metavar="FOLDER"
+    )
+    log_level: str = option("info", help="how much to say", choices=("debug", "info", "warning", "error"))
+
+    def __post_init__(self) -> None:
+        at_least = {"slots": 0, "max_model_len": 0, "max_batch_tokens": 0, "page_size": 0, "max_waiting": 1}
+        at_least |= {"max_batch": 1, "max_body_bytes": 1024, "liveness": 1}
+        for field, lowest in at_least.items():
+            if getattr(self, field) < lowest:
+                raise ConfigError(f"--{field.replace('_', '-')}: must be at least {lowest}, not {getattr(self, field)}")
+        if not 0 < self.memory_fraction <= 1:
+            raise ConfigError(f"--memory-fraction: must be above 0 and at most 1, not {self.memory_fraction}")
+        for flag, seconds in (("--heartbeat", self.heartbeat_s), ("--stall", self.stall_s)):
+            if seconds <= 0:
+                raise ConfigError(f"{flag}: must be above 0 s, not {seconds}")
+        if not 0 <= self.batch_delay_s <= 1:
+            raise ConfigError(f"--batch-delay: must be from 0 to 1 second, not {self.batch_delay_s}")
+        try:
+            parse_endpoint(self.bind, default_port=DEFAULT_PORT, bind=True)
+        except BadAddress as error:
+            raise ConfigError(f"--bind: {error}") from None
+        self.synthetic_numbers()
+
+    @property
+    def model_name(self) -> str:
+        return self.served_name or self.model
+
+    @property
+    def lease_s(self) -> float:
+        """How long a requester may be silent."""
+        return self.heartbeat_s * self.liveness
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return parse_endpoint(self.bind, default_port=DEFAULT_PORT, bind=True)
+
+    @property
+    def is_default_bind(self) -> bool:
+        """Whether the next port will do when the usual one is taken."""
+        return self.endpoint.port == DEFAULT_PORT
+
+    def named(self, port: int) -> NodeConfig:
+        """With the name and id that were left to the host. The port tells two nodes on one host apart."""
+        host = socket.gethostname()
+        name = self.name or (host if port == DEFAULT_PORT else f"{host}-{port}")
+        node_id = self.node_id or f"{uuid.getnode():012x}-{port}"
+        home = self.home or home_folder()
+        return dataclasses.replace(self, name=name, node_id=node_id, home=home)
+
+    def synthetic_numbers(self) -> dict[str, float]:
+        """Raises ConfigError."""
+        numbers = {}
+        for item in self.synthetic:
+            form = _SYNTHETIC.fullmatch(item)
+            if form is None:
+                raise ConfigError(f"--synthetic: {item!r} is not NAME=NUMBER")
+            numbers[form[1]] = float(form[2])
+        return numbers
+
+    def worker_options(self) -> list[tuple[str, EngineOptions]]:
+        """One worker for each device: its name and what it is told."""
+        devices = devices_for(self.device) if self.engine == "transformers" else [self.device]
+        common = EngineOptions(
+            engine=self.engine,
+            model=self.model,
+            dtype=self.dtype,
+            slots=self.slots,
+            memory_fraction=self.memory_fraction,
+            max_model_len=self.max_model_len,
+            max_batch_tokens=self.max_batch_tokens,
+            page_size=self.page_size,
+            trust_remote_code=self.trust_remote_code,
+            synthetic=self.synthetic_numbers(),
+        )
+        return [(f"w{i}", dataclasses.replace(common, device=device)) for i, device in enumerate(devices)]

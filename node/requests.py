@@ -1,0 +1,175 @@
+"""The requests a node holds: who asked, what has been generated, what is not sent yet."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mesh.bodies import End, TokenEntry
+from mesh.messages import RequestHead
+from mesh.request import WireRequest
+from node.engine.base import EngineRequest, StepOutput
+from node.text.stream import TextStream
+
+if TYPE_CHECKING:
+    from node.pool import Worker
+
+Route = tuple[bytes, ...]
+Key = tuple[Route, int]
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """One attempt at one request, from its arrival to its ending."""
+
+    route: Route
+    head: RequestHead
+    engine_id: int  # what the workers know it by; new for each attempt
+    accepted_at: float
+    codec: str  # what its client accepts in answers: "" or "zstd"
+    request: WireRequest | None = None  # None until it is prepared
+    prompt_ids: list[int] = field(default_factory=list)
+    stop_token_ids: tuple[int, ...] = ()
+    text: TextStream | None = None
+    worker: Worker | None = None  # None while it waits for a slot
+    first_token_at: float | None = None
+    num_generated: int = 0  # over all attempts
+    num_cached: int = 0
+    # Generated and not sent yet:
+    unsent_ids: list[int] = field(default_factory=list)
+    unsent_text: list[str] = field(default_factory=list)
+    unsent_logprobs: list[float] = field(default_factory=list)
+    end: End | None = None
+
+    @property
+    def key(self) -> Key:
+        return (self.route, self.head.request_id)
+
+    @property
+    def hop(self) -> bytes:
+        """The connection it came over."""
+        return self.route[0]
+
+    @property
+    def deadline(self) -> float:
+        """On this host's monotonic clock; infinite without one."""
+        return self.accepted_at + self.head.deadline_s if self.head.deadline_s else float("inf")
+
+    def start_text(self, text: TextStream) -> None:
+        """Take in what earlier attempts generated: the client has its text already."""
+        assert self.request is not None
+        text.replay(self.request.resume)
+        self.text = text
+        self.num_generated = len(self.request.resume)
+
+    def to_engine(self) -> EngineRequest:
+        """What a worker is asked to do."""
+        request = self.request
+        assert request is not None
+        return EngineRequest(
+            request_id=self.engine_id,
+            token_ids=[*self.prompt_ids, *request.resume],
+            max_tokens=request.max_tokens - len(request.resume),
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            seed=request.seed or 0,
+            stop_token_ids=self.stop_token_ids,
+            logprobs=request.logprobs,
+            num_prompt=len(self.prompt_ids),
+        )
+
+    def take_output(self, output: StepOutput) -> bool:
+        """Add what a step produced. True when a stop string ended the text, so the engine must be told to stop."""
+        assert self.text is not None
+        delta = self.text.push(output.token_ids)
+        self.num_generated += delta.num_tokens
+        self.num_cached = max(self.num_cached, output.num_cached)
+        self.unsent_ids.extend(output.token_ids[: delta.num_tokens])
+        self.unsent_logprobs.extend(output.logprobs[: delta.num_tokens])
+        if delta.text:
+            self.unsent_text.append(delta.text)
+        return delta.stopped
+
+    def finish(self, reason: str, *, node: str, model: str) -> None:
+        """Write the ending; what text was held back is certain now."""
+        assert self.text is not None
+        self.unsent_text.append(self.text.finish())
+        self.end = End(
+            finish_reason=reason,
+            prompt_tokens=len(self.prompt_ids),
+            completion_tokens=self.num_generated,
+            cached_tokens=self.num_cached,
+            node=node,
+            model=model,
+            engine_ttft_s=(self.first_token_at or self.accepted_at) - self.accepted_at,
+        )
+
+    def take_entry(self) -> TokenEntry:
+        """Everything unsent, as one entry of a Tokens message."""
+        ids, self.unsent_ids = self.unsent_ids, []
+        text, self.unsent_text = "".join(self.unsent_text), []
+        logprobs, self.unsent_logprobs = self.unsent_logprobs, []
+        return TokenEntry(
+            request_id=self.head.request_id,
+            attempt=self.head.attempt,
+            index=self.num_generated - len(ids),
+            token_ids=ids,
+            text=text,
+            logprobs=logprobs if self.request is not None and self.request.logprobs else None,
+            end=self.end,
+        )
+
+
+class RequestTable:
+    """All requests of this node, by every name they have. Adding and removing keep the indexes together."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, ActiveRequest] = {}
+        self._by_engine_id: dict[int, ActiveRequest] = {}
+        self._per_hop: Counter[bytes] = Counter()
+        self._last_engine_id = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[ActiveRequest]:
+        return iter(list(self._by_key.values()))
+
+    def new_engine_id(self) -> int:
+        self._last_engine_id += 1
+        return self._last_engine_id
+
+    def add(self, request: ActiveRequest) -> None:
+        assert request.key not in self._by_key
+        self._by_key[request.key] = request
+        self._by_engine_id[request.engine_id] = request
+        self._per_hop[request.hop] += 1
+
+    def get(self, route: Route, request_id: int) -> ActiveRequest | None:
+        return self._by_key.get((route, request_id))
+
+    def by_engine_id(self, engine_id: int) -> ActiveRequest | None:
+        return self._by_engine_id.get(engine_id)
+
+    def remove(self, request: ActiveRequest) -> None:
+        if self._by_key.get(request.key) is not request:
+            return
+        del self._by_key[request.key]
+        del self._by_engine_id[request.engine_id]
+        self._per_hop[request.hop] -= 1
+        if not self._per_hop[request.hop]:
+            del self._per_hop[request.hop]
+
+    def of_hop(self, hop: bytes) -> list[ActiveRequest]:
+        """A scan: only for a connection that ends."""
+        return [r for r in self._by_key.values() if r.hop == hop] if self._per_hop[hop] else []
+
+    def of_worker(self, worker: Worker) -> list[ActiveRequest]:
+        """A scan: only for a worker that died."""
+        return [r for r in self._by_key.values() if r.worker is worker]
+
+    def count_of(self, hop: bytes) -> int:
+        return self._per_hop[hop]
