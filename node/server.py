@@ -35,6 +35,7 @@ from node.text.tokenizer import TextCodec, TokenizerError, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
+SAME_SIGNAL_S = 0.3  # a terminal or `timeout` tells the process and its group: one wish, two signals
 LEAVE_WITHIN_S = 1.0  # for the last messages to reach the wire
 
 
@@ -121,11 +122,15 @@ class NodeServer:
             self._loop.add_signal_handler(number, self._on_signal, number)
 
     def _on_signal(self, number: signal.Signals) -> None:
+        now = self._loop.time()
         if self._stopped.is_set():
+            if now - self._told_to_stop_at < SAME_SIGNAL_S:
+                return
             logger.warning("stopping_hard signal=%s", number.name)
             for worker in self._workers:
                 worker.kill("the node was told to stop twice")
             raise SystemExit(1)
+        self._told_to_stop_at = now
         logger.info("stopping signal=%s", number.name)
         self.stop()
 
