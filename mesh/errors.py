@@ -82,7 +82,7 @@ class RequestError(MeshError):
         retry_after_s: float = 0.0,
         attempts: tuple[str, ...] = (),
     ) -> None:
-        told = "".join(f"\n  attempt {number}: {what}" for number, what in enumerate(attempts, 1))
+        told = "".join(f"\n  {what}" for what in attempts)  # each says which attempt it was
         super().__init__(message + told)
         self.message = message
         self.request_id = request_id

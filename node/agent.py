@@ -189,7 +189,7 @@ class NodeAgent:
             )
             return True
         try:
-            self._start(request, prepare(body, text_codec, limits, max_bytes))
+            self._start(request, prepare(body, text_codec, limits, max_bytes), now)
         except RequestError as error:
             self._fail_at_door(request, error)
             return False
@@ -215,15 +215,18 @@ class NodeAgent:
         if isinstance(result, RequestError):
             self._fail_at_door(request, result)
         else:
-            self._start(request, result)
+            self._start(request, result, request.accepted_at)
             self.pool.feed(request.accepted_at)
 
-    def _start(self, request: ActiveRequest, prepared: Prepared) -> None:
+    def _start(self, request: ActiveRequest, prepared: Prepared, now: float) -> None:
         request.request = prepared.request
         request.prompt_ids = prepared.prompt_ids
         request.stop_token_ids = prepared.stop_token_ids
         request.start_text(prepared.text)
-        self.pool.add(request)
+        if request.ended_earlier:
+            self._finish(request, "stop", now)
+        else:
+            self.pool.add(request)
 
     def _fail_at_door(self, request: ActiveRequest, error: RequestError) -> None:
         self._end(request, "rejected")
@@ -295,13 +298,20 @@ class NodeAgent:
             self._send(request.route, failed, ())
             return
         if reason is not None:
-            request.finish(reason, node=self.config.name, model=self.config.model_name)
-            self.requests.remove(request)
-            if self.pool.remove(request) and stopped and output.finish_reason is None and request.worker is not None:
-                request.worker.cancel([request.engine_id])
-            self.counters["finished"] += 1
-            self.facts.finished(now)
-        self.outbox.add(request, now, urgent=is_first or reason is not None)
+            if stopped and output.finish_reason is None and request.worker is not None:
+                request.worker.cancel([request.engine_id])  # the engine does not know our stop strings
+            self._finish(request, reason, now)
+        else:
+            self.outbox.add(request, now, urgent=is_first)
+
+    def _finish(self, request: ActiveRequest, reason: str, now: float) -> None:
+        """The good ending: said with the last tokens."""
+        request.finish(reason, node=self.config.name, model=self.config.model_name)
+        self.requests.remove(request)
+        self.pool.remove(request)
+        self.counters["finished"] += 1
+        self.facts.finished(now)
+        self.outbox.add(request, now, urgent=True)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 

@@ -64,6 +64,14 @@ class ActiveRequest:
         self.text = text
         self.num_generated = len(self.request.resume)
 
+    @property
+    def ended_earlier(self) -> bool:
+        """Whether an earlier attempt generated the last token already, and only its ending was lost."""
+        assert self.request is not None
+        assert self.text is not None
+        resume = self.request.resume
+        return self.text.is_stopped or (bool(resume) and resume[-1] in self.stop_token_ids)
+
     def to_engine(self) -> EngineRequest:
         """What a worker is asked to do."""
         request = self.request

@@ -93,6 +93,15 @@ def test_a_resumed_request_continues_at_the_same_character(node: NodeHarness) ->
         assert entry.end.completion_tokens == 40
 
 
+def test_a_resumed_request_that_had_ended_already_gets_its_ending_without_the_engine(node: NodeHarness) -> None:
+    node.submits(1, prompt="over", max_tokens=40, stop_token_ids=[300], resume=[260, 300])
+    node.time_passes(0.0)
+    entry = only(node.entries())
+    assert (entry.index, entry.token_ids, entry.end.finish_reason) == (2, (), "stop")
+    assert node.workers[0].submitted == []
+    assert len(node.agent.requests) == 0
+
+
 def test_a_stop_string_ends_the_text_before_it_and_frees_the_slot(node: NodeHarness) -> None:
     text = expected_text(list(b"stop here"), 30)
     stop = text[20:26]

@@ -1,0 +1,1 @@
+"""The client library. Use it as `from mesh import Client`."""
