@@ -6,6 +6,7 @@ Whatever arrives, `decode` returns a well-typed message or raises BadMessage or 
 from __future__ import annotations
 
 import dataclasses
+import operator
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,8 +26,7 @@ _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 def encode(message: Message) -> bytes:
     """The header frame of a message."""
-    fields = _FIELDS[type(message)]
-    frame: bytes = _pack((PROTOCOL_VERSION, message.tag, *(_plain(getattr(message, f.name)) for f in fields)))
+    frame: bytes = _pack((PROTOCOL_VERSION, message.tag, *_PLAIN[type(message)](message)))
     return frame
 
 
@@ -64,14 +64,6 @@ def _unpack(frame: bytes) -> Sequence[Any]:
     if type(values) is not tuple:
         raise BadMessage("header", "must be an array")
     return values
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses become arrays; tuples of them too. Everything else is MessagePack's own."""
-    if type(value) is tuple:
-        return tuple(_plain(item) for item in value) if value and type(value[0]) in _FIELDS else value
-    fields = _FIELDS.get(type(value))
-    return value if fields is None else tuple(_plain(getattr(value, f.name)) for f in fields)
 
 
 # --- checkers, built once from the annotations ------------------------------------------------------------------------
@@ -158,9 +150,47 @@ def _builder(cls: type) -> _Check:
             raise BadMessage(where, f"must be an array of at least {required}")
         return cls(*[check(value, name) for (name, check), value in zip(checks, values, strict=False)])
 
-    _FIELDS[cls] = fields
     return build
 
 
-_FIELDS: dict[type, list[dataclasses.Field[Any]]] = {}
+# --- and back: dataclasses become arrays ------------------------------------------------------------------------------
+
+
+def _flattener(cls: type) -> Callable[[Any], Sequence[Any]]:
+    """The fields of a dataclass in order. Only those that hold dataclasses themselves cost a call each."""
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    if not names:
+        return lambda value: ()
+    pick = operator.attrgetter(*names) if len(names) > 1 else _single(names[0])
+    nested = [(index, _nested(hints[name])) for index, name in enumerate(names)]
+    inner = [(index, *found) for index, found in nested if found is not None]
+    if not inner:
+        return pick
+
+    def flatten(value: Any) -> list[Any]:
+        values = list(pick(value))
+        for index, flat, is_many in inner:
+            values[index] = [flat(item) for item in values[index]] if is_many else flat(values[index])
+        return values
+
+    return flatten
+
+
+def _single(name: str) -> Callable[[Any], tuple[Any]]:
+    get = operator.attrgetter(name)
+    return lambda value: (get(value),)
+
+
+def _nested(annotation: Any) -> tuple[Callable[[Any], Sequence[Any]], bool] | None:
+    """How to flatten what a field holds, and whether that is many; None for what MessagePack knows itself."""
+    if dataclasses.is_dataclass(annotation):
+        return _flattener(typing.cast(type, annotation)), False
+    args = typing.get_args(annotation)
+    if args and dataclasses.is_dataclass(args[0]):
+        return _flattener(typing.cast(type, args[0])), True
+    return None
+
+
+_PLAIN: dict[type, Callable[[Any], Sequence[Any]]] = {cls: _flattener(cls) for cls in MESSAGES.values()}
 _BUILDERS: dict[int, _Check] = {tag: _builder(cls) for tag, cls in MESSAGES.items()}

@@ -13,17 +13,9 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from mesh.link import Context, Frames, Link, Socket, new_socket
+from mesh.security.reasons import DOWN, UP, DownReason, down_reason
 
 logger = logging.getLogger(__name__)
-
-_UP = zmq.Event.HANDSHAKE_SUCCEEDED
-_DOWN = {
-    zmq.Event.DISCONNECTED: "connection lost",
-    zmq.Event.CLOSED: "connection refused",
-    zmq.Event.HANDSHAKE_FAILED_NO_DETAIL: "handshake failed",
-    zmq.Event.HANDSHAKE_FAILED_PROTOCOL: "handshake failed: the other side is not a mesh member or uses other security",
-    zmq.Event.HANDSHAKE_FAILED_AUTH: "handshake failed: key not accepted",
-}
 
 ConfigureSocket = Callable[[Socket], None]
 
@@ -38,7 +30,7 @@ class Connection:
         address: str,
         *,
         on_up: Callable[[], None],
-        on_down: Callable[[str], None],
+        on_down: Callable[[DownReason], None],
         on_frames: Callable[[Frames], None],
         on_drained: Callable[[], None] | None = None,
         configure: ConfigureSocket | None = None,
@@ -46,12 +38,14 @@ class Connection:
         self.address = address
         self._on_up = on_up
         self._on_down = on_down
+        self._was_up = False
         self._over = False
         socket = new_socket(context, zmq.DEALER, ipv6="[" in address)
         socket.reconnect_ivl = -1
         if configure is not None:
             configure(socket)
-        monitor = socket.get_monitor_socket(int(_UP) | sum(int(event) for event in _DOWN))
+        self._is_encrypted = socket.mechanism == zmq.CURVE
+        monitor = socket.get_monitor_socket(sum(int(event) for event in (UP, *DOWN)))
         self._link = Link(socket, on_frames, on_drained)
         self._monitor = Link(monitor, self._on_event)
         try:
@@ -64,6 +58,10 @@ class Connection:
         """Send one message (without the empty delimiter's route). Raises zmq.Again when the queue is full."""
         self._link.send(frames)
 
+    def drain(self) -> None:
+        """Take what has already arrived, now."""
+        self._link.drain()
+
     def close(self, linger_s: float = 0.0) -> None:
         """Close without a call to `on_down`."""
         self._over = True
@@ -73,11 +71,14 @@ class Connection:
         self._link.close(linger_s)
 
     def _on_event(self, frames: Frames) -> None:
-        event = zmq.Event(parse_monitor_message(frames)["event"])
-        if event == _UP:
+        told = parse_monitor_message(frames)
+        event, value = zmq.Event(told["event"]), int(told["value"])
+        if event == UP:
+            self._was_up = True
             self._on_up()
-        elif event in _DOWN and not self._over:
+        elif event in DOWN and not self._over:
             self._link.drain()  # the last words of the other side, such as Refused, are in the queue
             if not self._over:
                 self.close()
-                self._on_down(_DOWN[event])
+                reason = down_reason(event, value, was_up=self._was_up, is_encrypted=self._is_encrypted)
+                self._on_down(reason)

@@ -26,7 +26,7 @@ class Host:
 
     namespace: str
     address: str
-    link: str        # its end of the cable, inside the namespace
+    link: str  # its end of the cable, inside the namespace
 
     def command(self, *arguments: str) -> list[str]:
         """The command that runs `arguments` on this host."""

@@ -1,0 +1,199 @@
+"""What clients say, and what is done about it. A client may be a broker with clients of its own behind it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from broker.actions import Route
+from broker.book import Book
+from broker.clients import Client, Clients, Hop
+from broker.node_side import NodeSide
+from broker.outbox import Outbox
+from broker.reports import Reporter
+from broker.timers import Timers
+from mesh.codec import decode
+from mesh.errors import BadMessage, VersionMismatch
+from mesh.messages import (
+    Admin,
+    Bye,
+    Cancel,
+    Done,
+    Hello,
+    Message,
+    Ping,
+    Query,
+    Refused,
+    Report,
+    RequestHead,
+    Submit,
+)
+
+logger = logging.getLogger(__name__)
+
+MAX_HOPS = 8  # brokers behind brokers; more are surely connected in a circle
+_ROLES = ("client", "broker")
+
+
+class ClientSide:
+    """Answers every message of a requester. Nothing that arrives here can raise."""
+
+    def __init__(
+        self, clients: Clients, book: Book, nodes: NodeSide, reporter: Reporter, outbox: Outbox, timers: Timers
+    ) -> None:
+        self._clients = clients
+        self._book = book
+        self._nodes = nodes
+        self._reporter = reporter
+        self._config = book.config
+        self._outbox = outbox
+        self._timers = timers
+        # A table from type to handler; each takes a message of its own type, which the table's type cannot say.
+        self._handlers: dict[type[Message], Callable[[Hop, Route, Any, Sequence[bytes], float], None]] = {
+            Ping: self._on_ping,
+            Submit: self._on_submit,
+            Cancel: self._on_cancel,
+            Query: self._on_query,
+            Admin: self._on_admin,
+            Bye: self._on_bye,
+        }
+
+    def receive(self, frames: list[bytes], now: float) -> None:
+        """One message from the front: `[route…, b"", header, body…]`."""
+        try:
+            cut = frames.index(b"", 1)  # the ROUTER has put the first frame there
+            route, header = tuple(frames[:cut]), frames[cut + 1]
+        except (ValueError, IndexError):
+            self._malformed(tuple(frames[:1]), "frames: no empty delimiter with a header after it")
+            return
+        hop = self._clients.hops.get(route[0])
+        if hop is not None:
+            hop.last_heard = now
+        try:
+            message = decode(header)
+            if len(route) > MAX_HOPS:
+                raise BadMessage("route", f"{len(route)} brokers deep: are they connected in a circle?")
+            self._handle(hop, route, message, frames[cut + 2 :], now)
+        except VersionMismatch as error:
+            self._refuse(route, VersionMismatch.code, str(error))
+        except BadMessage as error:
+            self._malformed(route, str(error))
+
+    def gone(self, route_id: bytes, reason: str) -> None:
+        """The hop is not reachable, or nobody is left there: cancel all it has and forget it."""
+        hop = self._clients.hops.pop(route_id, None)
+        if hop is None:
+            return
+        num_requests = sum(len(client.requests) for client in hop.clients.values())
+        for client in list(hop.clients.values()):
+            self._book.drop_client(client, "abandoned")
+        if hop.timer is not None:
+            self._timers.cancel(hop.timer)
+        self._book.counters["clients_gone"] += 1
+        logger.info("client_gone name=%s reason=%r cancelled=%d", hop.name, reason, num_requests)
+
+    def slow(self, route_id: bytes) -> None:
+        """It does not read what it gets. Waiting for it would make everybody wait."""
+        if route_id in self._clients.hops:
+            self._book.counters["clients_shed"] += 1
+            self.gone(route_id, "does not read its answers")
+
+    def _handle(self, hop: Hop | None, route: Route, message: Message, bodies: list[bytes], now: float) -> None:
+        if type(message) is Hello:
+            self._on_hello(hop, route, message, now)
+        elif hop is None:
+            self._refuse(route, "no_hello", "say Hello first: this broker does not know the connection (any more)")
+        else:
+            handler = self._handlers.get(type(message))
+            if handler is None:
+                raise BadMessage("tag", f"{type(message).__name__} is not for a broker to receive from a client")
+            handler(hop, route, message, bodies, now)
+
+    def _on_hello(self, hop: Hop | None, route: Route, hello: Hello, now: float) -> None:
+        if hello.role not in _ROLES:
+            raise BadMessage("Hello.role", f"must be one of {', '.join(_ROLES)}")
+        if len(route) > 1:
+            raise BadMessage("Hello", "is between neighbours and cannot be passed on")
+        if hello.mesh != self._config.mesh:
+            self._refuse(route, "wrong_mesh", f"this is mesh {self._config.mesh!r}, not {hello.mesh!r}")
+            return
+        if hello.role == "broker" and self._nodes.uses_process(hello.epoch):
+            self._refuse(route, "forbidden", "this broker uses you as a node: two brokers cannot serve each other")
+            return
+        if hop is not None and hop.epoch != hello.epoch:
+            self.gone(hop.route_id, "another process on the same connection")
+            hop = None
+        if hop is None:
+            hop = self._clients.hops[route[0]] = Hop(route[0], hello, now)
+            self._clients.get(hop, route)
+            self._check_lease(hop, now)
+            logger.info("client_joined name=%s role=%s", hello.name, hello.role)
+        self._outbox.to_client(route, self._reporter.welcome(hop, now))
+
+    def _on_ping(self, hop: Hop, route: Route, message: Ping, bodies: Sequence[bytes], now: float) -> None:
+        self._outbox.to_client(route, self._reporter.pong(message.sequence, hop, now))
+
+    def _on_submit(self, hop: Hop, route: Route, message: Submit, bodies: Sequence[bytes], now: float) -> None:
+        heads = message.requests
+        if len(heads) != len(bodies):
+            raise BadMessage("Submit", f"{len(heads)} requests but {len(bodies)} body frames")
+        client = self._clients.get(hop, route)
+        client.codecs = message.codecs
+        if len(heads) > self._config.max_batch:
+            self._reject_batch(client, heads)
+        else:
+            for head, body in zip(heads, bodies, strict=True):
+                self._book.submit(client, head, body, now)
+        self._clients.drop_if_idle(client)
+
+    def _reject_batch(self, client: Client, heads: Sequence[RequestHead]) -> None:
+        text = f"{len(heads)} requests in one message; at most {self._config.max_batch}"
+        for head in heads:
+            self._book.reject(client, head, "invalid_request", text)
+
+    def _on_cancel(self, hop: Hop, route: Route, message: Cancel, bodies: Sequence[bytes], now: float) -> None:
+        client = hop.clients.get(route)
+        if client is not None:
+            self._book.cancel(client, message.request_ids)
+
+    def _on_query(self, hop: Hop, route: Route, message: Query, bodies: Sequence[bytes], now: float) -> None:
+        if message.what != "status":
+            raise BadMessage("Query.what", f"{message.what[:100]!r} is unknown; there is 'status'")
+        self._outbox.to_client(route, Report(message.query_id), self._reporter.status(now).to_body())
+
+    def _on_admin(self, hop: Hop, route: Route, message: Admin, bodies: Sequence[bytes], now: float) -> None:
+        if message.action not in ("drain", "undrain"):
+            raise BadMessage("Admin.action", "must be 'drain' or 'undrain'")
+        if not self._may_administer(hop):
+            done = Done(message.query_id, False, "this key may not do that: use a member key")
+        else:
+            problem = self._nodes.administer(message.action, message.target, now)
+            done = Done(message.query_id, not problem, problem)
+        self._outbox.to_client(route, done)
+
+    def _may_administer(self, hop: Hop) -> bool:
+        """The place where a client's key will be looked at."""
+        return True
+
+    def _on_bye(self, hop: Hop, route: Route, message: Bye, bodies: Sequence[bytes], now: float) -> None:
+        if len(route) == 1:
+            self.gone(hop.route_id, "said goodbye")
+        elif (client := hop.clients.get(route)) is not None:
+            self._book.drop_client(client, "abandoned")
+
+    def _check_lease(self, hop: Hop, now: float) -> None:
+        due = hop.last_heard + self._config.lease_s
+        if now >= due:
+            self.gone(hop.route_id, f"silent for {now - hop.last_heard:.1f} s")
+        else:
+            hop.timer = self._timers.at(due, partial(self._check_lease, hop))
+
+    def _refuse(self, route: Route, code: str, text: str) -> None:
+        self._book.counters[f"refused_{code}"] += 1
+        self._outbox.to_client(route, Refused(code, text))
+
+    def _malformed(self, route: Route, text: str) -> None:
+        self._book.counters["malformed"] += 1
+        self._refuse(route, BadMessage.code, text)

@@ -1,0 +1,211 @@
+"""The nodes: who they are, what they serve and what they hold. Facts only; `broker.health` draws the conclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broker.dispatch import Candidate
+from broker.queueing import FairQueue
+from broker.request import Request
+from broker.states import NodeState
+from broker.timers import Timer
+from mesh.messages import ModelLoad, NodeFacts, Welcome
+
+_PREFETCH_DIVISOR = 8  # one request ready for every eight slots: enough that a freed slot never idles for a round trip
+_SPEED_LEARNS = 0.2  # weight of a new measurement of a busy node
+
+
+@dataclass(slots=True, eq=False)
+class ServedModel(Candidate):
+    """One model on one node. What this broker has there is counted here, one by one, and never taken from a report."""
+
+    node: Node = field(kw_only=True)
+    name: str = field(kw_only=True)
+    max_model_len: int = 0
+    prefetch: int = 1
+    num_waiting: int = 0  # taken in by the node and not in a slot, from all requesters
+    in_flight: dict[Request, None] = field(default_factory=dict)  # a dict for its order
+    num_blanks: int = 0  # Pongs in a row that deny having anything of ours
+
+    @property
+    def room(self) -> int:
+        return self.slots_total + self.prefetch - self.num_mine - self.num_others
+
+    @property
+    def is_full(self) -> bool:
+        """No free slot; there may still be room for prefetch."""
+        return self.num_mine + self.num_others >= self.slots_total
+
+    def put(self, request: Request, pick: int) -> None:
+        self.in_flight[request] = None
+        self.num_mine += 1
+        self.tokens_mine += request.cost
+        self.last_pick = pick
+        request.served = self
+
+    def take(self, request: Request) -> None:
+        del self.in_flight[request]
+        self.num_mine -= 1
+        self.tokens_mine -= request.cost
+        request.served = None
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One connection to a node, or to a broker that is used as one."""
+
+    peer: int  # of the connection, never used again
+    address: str
+    found_by: str
+    connected_at: float
+    heartbeat_s: float  # how often it is pinged: ours, or its own if that is shorter
+    last_heard: float
+    welcome: Welcome | None = None
+    state: NodeState = NodeState.JOINING
+    takes_work: bool = False  # follows from the state; asked for each request
+    reported_state: str = "joining"  # what it says of itself
+    is_drained: bool = False  # by an operator, through this broker
+    is_stalled: bool = False
+    facts: NodeFacts = field(default_factory=NodeFacts)
+    served: dict[str, ServedModel] = field(default_factory=dict)
+    ping_sequence: int = 0
+    pinged_at: float = 0.0
+    step_age_s: float = 0.0
+    hold_until: float = 0.0  # it turned a request away: nothing before this time
+    timer: Timer | None = None
+
+    @property
+    def name(self) -> str:
+        return self.welcome.name if self.welcome else ""
+
+    @property
+    def node_id(self) -> str:
+        return self.welcome.node_id if self.welcome else ""
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message to a person."""
+        return self.name or self.address
+
+    def enter(self, state: NodeState) -> None:
+        self.state = state
+        self.takes_work = state in (NodeState.READY, NodeState.BUSY)
+
+    @property
+    def num_in_flight(self) -> int:
+        return sum(served.num_mine for served in self.served.values())
+
+
+@dataclass(slots=True)
+class Model:
+    """A model that some node serves, or that work is waiting for."""
+
+    name: str
+    queue: FairQueue = field(default_factory=FairQueue)
+    served: dict[int, ServedModel] = field(default_factory=dict)  # by peer
+    orphan_timer: Timer | None = None  # runs while there is work and no node for it
+
+    @property
+    def is_servable(self) -> bool:
+        """Some node will take work for it, now or in a moment."""
+        return any(s.node.takes_work or s.node.state is NodeState.SUSPECT for s in self.served.values())
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentNode:
+    """An address that should lead to a node and does not, for the status report."""
+
+    address: str
+    found_by: str
+    state: NodeState
+    note: str
+    name: str = ""
+
+
+class Registry:
+    """Nodes by connection and by identity, models by name. An identity has one connection at a time."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.models: dict[str, Model] = {}
+        self.absent: dict[str, AbsentNode] = {}
+        self._by_id: dict[str, Node] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    @property
+    def num_ready(self) -> int:
+        return sum(1 for node in self if node.takes_work)
+
+    @property
+    def served_names(self) -> list[str]:
+        return sorted(name for name, model in self.models.items() if model.served)
+
+    def add(self, node: Node) -> None:
+        self.nodes[node.peer] = node
+        self.absent.pop(node.address, None)
+
+    def by_id(self, node_id: str) -> Node | None:
+        return self._by_id.get(node_id)
+
+    def named(self, target: str) -> list[Node]:
+        """Nodes whose id or name it is; an id wins over names."""
+        node = self._by_id.get(target)
+        return [node] if node else [node for node in self._by_id.values() if node.name == target]
+
+    def register(self, node: Node, welcome: Welcome) -> None:
+        node.welcome = welcome
+        self._by_id[welcome.node_id] = node
+
+    def remove(self, node: Node) -> None:
+        """Its requests must have been taken away already."""
+        del self.nodes[node.peer]
+        if node.welcome and self._by_id.get(node.node_id) is node:
+            del self._by_id[node.node_id]
+        for name in list(node.served):
+            self._unserve(node, name)
+
+    def update_models(self, node: Node, loads: tuple[ModelLoad, ...], prefetch: int) -> list[ServedModel]:
+        """Take in what a Pong or Welcome says of each model. Returns models that are no longer served: whatever
+        is in flight there is lost."""
+        for load in loads:
+            served = node.served.get(load.name)
+            if served is None:
+                served = node.served[load.name] = ServedModel(
+                    node_id=node.node_id, slots_total=load.slots_total, node=node, name=load.name
+                )
+                self.model(load.name).served[node.peer] = served
+            served.max_model_len = load.max_model_len
+            served.slots_total = load.slots_total
+            served.prefetch = prefetch or max(1, load.slots_total // _PREFETCH_DIVISOR)
+            served.num_others = max(0, load.num_running - load.num_yours)
+            served.num_waiting = load.num_waiting
+        gone = node.served.keys() - {load.name for load in loads}
+        return [self._unserve(node, name) for name in gone]
+
+    def update_facts(self, node: Node, facts: NodeFacts) -> None:
+        node.facts = facts
+        fraction = facts.memory_used_bytes / facts.memory_total_bytes if facts.memory_total_bytes else 1.0
+        for served in node.served.values():
+            served.memory_fraction = fraction
+            if facts.tokens_per_s > served.tokens_per_s:
+                served.tokens_per_s = facts.tokens_per_s
+            elif served.is_full:  # an idle node is not a slow one: only what a full one does says how fast it is
+                served.tokens_per_s += _SPEED_LEARNS * (facts.tokens_per_s - served.tokens_per_s)
+
+    def model(self, name: str) -> Model:
+        if name not in self.models:
+            self.models[name] = Model(name)
+        return self.models[name]
+
+    def drop_if_unused(self, model: Model) -> None:
+        if not model.served and not model.queue:
+            self.models.pop(model.name, None)
+
+    def _unserve(self, node: Node, name: str) -> ServedModel:
+        model = self.models[name]
+        del model.served[node.peer]
+        self.drop_if_unused(model)
+        return node.served.pop(name)

@@ -1,0 +1,1 @@
+"""`phi3-mesh chat`: a conversation in the terminal."""

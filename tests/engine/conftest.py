@@ -1,0 +1,48 @@
+"""Fixtures of the engine tests: where the demo model lives, and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PHI3_MESH_HOME keeps the converted demo model from one run to the next; without it, each run makes its own."""
+    home = os.environ.get("PHI3_MESH_HOME")
+    return Path(home) if home else tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def demo_folder(model_home: Path) -> Path:
+    from node.engine.model_files import resolve_model
+
+    return resolve_model("demo", model_home).path
+
+
+class Chat:
+    """Prompts for the demo model, made the way the agent makes them: tokenizer and template, no torch."""
+
+    def __init__(self, folder: Path) -> None:
+        from jinja2 import Environment
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._template = Environment().from_string((folder / "chat_template.jinja").read_text())
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        self.eos_id: int = self.tokenizer.token_to_id(config["eos_token"])
+
+    def prompt(self, text: str) -> list[int]:
+        rendered = self._template.render(messages=[{"role": "user", "content": text}], add_generation_prompt=True)
+        return self.tokenizer.encode(rendered, add_special_tokens=False).ids
+
+    def text(self, tokens: list[int]) -> str:
+        return self.tokenizer.decode(tokens)
+
+
+@pytest.fixture(scope="session")
+def chat(demo_folder: Path) -> Chat:
+    return Chat(demo_folder)

@@ -1,0 +1,78 @@
+"""What only the engine around a real model can get wrong: a full cache, a dead thread, its own limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from node.engine import transformers_engine
+from node.engine.base import EngineOptions, EngineRequest
+from node.engine.transformers_engine import TransformersEngine
+from tests.engine.driver import Driver
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture
+def small(model_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """Four slots over a cache of 192 tokens: too little for four long requests together."""
+    monkeypatch.setattr(transformers_engine, "cpu_cache_tokens", lambda *facts: 192)
+    engine = TransformersEngine(EngineOptions(model="demo", device="cpu", slots=4), model_home)
+    yield Driver(engine)
+    engine.stop()
+
+
+def test_a_request_set_back_by_a_full_cache_ends_with_the_same_tokens(small: Driver, chat) -> None:  # type: ignore[no-untyped-def]
+    prompts = [chat.prompt(f"Tell me about {topic}.") for topic in ("cats", "trains", "snow", "bread")]
+    requests = [
+        EngineRequest(0, prompt, 40, temperature=0.9 * (i % 2), top_k=40, seed=i, logprobs=True)
+        for i, prompt in enumerate(prompts)
+    ]
+    alone = [small.ask(request) for request in requests]
+    manager = small.engine._manager  # type: ignore[attr-defined]
+    set_back = []
+    reset = manager.batch_processor.offloading_manager.offload_requests
+    manager.batch_processor.offloading_manager.offload_requests = lambda: set_back.append(1) or reset()
+
+    together = small.run(*requests)
+
+    assert set_back, "the cache never filled up"
+    assert [answer.tokens for answer in together] == [answer.tokens for answer in alone]
+    for one, other in zip(together, alone, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+def test_a_request_beyond_the_whole_cache_is_refused(small: Driver) -> None:
+    assert small.info.max_model_len <= 192
+    refused, fine = small.run(EngineRequest(0, [65] * 150, 100), EngineRequest(0, [65] * 150, 20))
+    assert (refused.finish_reason, fine.finish_reason) == ("error", "length")
+
+
+def test_a_token_outside_the_vocabulary_is_refused(small: Driver) -> None:
+    answers = small.run(*(EngineRequest(0, [65, token], 2) for token in (-1, small.info.vocab_size)))
+    assert {answer.finish_reason for answer in answers} == {"error"}
+
+
+def test_a_dead_thread_is_reported_and_no_request_is_blamed(small: Driver) -> None:
+    manager = small.engine._manager  # type: ignore[attr-defined]
+
+    def fail() -> None:
+        raise RuntimeError("the device fell off the bus")
+
+    manager._generation_step = fail
+    (lost,) = small.submit([EngineRequest(0, [65] * 5, 5)])
+    assert "fell off the bus" in small.wait_for_death()
+    assert small.answers[lost].finish_reason is None
+
+
+def test_a_shared_prefix_is_taken_from_the_cache(small: Driver) -> None:
+    outputs = []
+    hear = small.engine._emit  # type: ignore[attr-defined]
+    small.engine._emit = lambda step: (outputs.extend(step), hear(step))  # type: ignore[attr-defined]
+    for _ in range(2):
+        small.ask(EngineRequest(0, list(range(100, 180)), 2))
+    assert [output.num_cached for output in outputs] == [0, 0, 64, 64]  # whole pages of 32
