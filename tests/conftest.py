@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -27,3 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark, reason in reasons.items():
             if reason is not None and item.get_closest_marker(mark) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """PHI3_MESH_HOME keeps the converted demo model from one run to the next; without it, each run makes its own."""
+    home = os.environ.get("PHI3_MESH_HOME")
+    return Path(home) if home else tmp_path_factory.mktemp("home")

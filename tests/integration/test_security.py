@@ -17,7 +17,7 @@ import zmq
 
 from mesh.connection import ConfigureSocket, Connection
 from mesh.errors import ConfigError
-from mesh.link import Context, Frames, Link, Socket, new_socket
+from mesh.link import Context, Frames, Link, new_socket
 from mesh.security.gatekeeper import Gatekeeper
 from mesh.security.identified import server_link
 from mesh.security.keys import MEMBER, Credentials, KeyPair, Secret
@@ -311,15 +311,18 @@ def test_a_caller_cannot_write_who_it_is(tmp_path: Path) -> None:
         socket.bind("tcp://127.0.0.1:*")
         users: list[str] = []
         link = server_link(socket, gate, lambda user, frames: users.append(user))
-        port = int(bytes(socket.last_endpoint).rpartition(b":")[2])
-        with closing(posix.create_connection(("127.0.0.1", port))) as caller:
-            caller.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL".ljust(55, b"\0"))
-            properties = {b"Socket-Type": b"DEALER", b"User-Id": b"member"}
-            ready = b"\x05READY" + b"".join(
-                bytes([len(name)]) + name + len(value).to_bytes(4) + value for name, value in properties.items()
-            )
-            caller.sendall(bytes([4, len(ready)]) + ready + b"\x01\x00" + b"\x00\x02hi")
-            await soon(lambda: bool(users))
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(bytes(socket.last_endpoint).rpartition(b":")[2])
+        )
+        writer.write(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL".ljust(55, b"\0"))
+        await reader.readuntil(b"ROUTER")
+        properties = {b"Socket-Type": b"DEALER", b"User-Id": b"member"}
+        ready = b"\x05READY" + b"".join(
+            bytes([len(name)]) + name + len(value).to_bytes(4) + value for name, value in properties.items()
+        )
+        writer.write(bytes([4, len(ready)]) + ready + b"\x01\x00" + b"\x00\x02hi")
+        await soon(lambda: bool(users))
+        writer.close()
         assert users == ["anonymous"]
         link.close()
         gate.close()

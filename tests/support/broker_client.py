@@ -53,6 +53,10 @@ class RawClient:
             entry for message, body in self.heard if isinstance(message, Tokens) for entry in unpack_entries(body[0])
         ]
 
+    def stops_reading(self) -> None:
+        """What comes from now on fills the queues. It must not send any more either: sending looks for answers."""
+        self._loop.remove_reader(int(self._link.socket.getsockopt(zmq.FD)))
+
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()

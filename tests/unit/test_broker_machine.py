@@ -25,7 +25,7 @@ class Broker(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.broker = BrokerHarness(max_queued=30)
-        self.epochs = 0
+        self.epochs = 100  # those of the clients are smaller
         self.asked: set[Asked] = set()
         self.is_excused: set[Asked] = set()  # nobody waits for these any more
         self.latest: dict[tuple[str, int], Asked] = {}
@@ -110,8 +110,8 @@ class Broker(RuleBasedStateMachine):
 
     @rule(asked=requests, what=st.sampled_from(["tokens", "end", "fail", "lose", "reject", "bounce"]), where=NODES)
     def a_node_speaks_of_a_request(self, asked: Asked, what: str, where: str) -> None:
-        """Of one that it has, or of any other: late and confused words are part of life. Only of tokens the broker cannot
-        know to whom they belong, so that it relays them, and the client drops them by attempt."""
+        """Of one that it has, or of any other: late and confused words are part of life. Tokens the broker relays in
+        any case, because it cannot know what is in the body; the client drops what is old."""
         holder = self.broker.where_is(asked)
         name = holder if holder in self.broker.nodes else where
         if name not in self.broker.nodes or (name != holder and what == "end"):
