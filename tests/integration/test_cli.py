@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
@@ -11,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,7 +35,8 @@ def server() -> Iterator[FakeServer]:
 
 def started(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PHI3_")}
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # Unbuffered: what a read here took in advance, communicate() would not see.
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
     return subprocess.Popen([sys.executable, "-m", "mesh.cli.main", *arguments], env=env, **(pipes | options))
 
 
@@ -338,19 +337,24 @@ class Terminal:
         return before + text
 
 
+# Makes standard input the controlling terminal, so that Ctrl-C becomes SIGINT, and then is the command.
+_AT_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
 @contextmanager
 def chatting(server: FakeServer, *arguments: str) -> Iterator[tuple[Terminal, subprocess.Popen[bytes]]]:
     screen, end = pty.openpty()
     env = os.environ | {"TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}
     command = [sys.executable, "-m", "mesh.cli.main", "chat", "--broker", server.address, *arguments]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-c", _AT_TERMINAL, *command],
         stdin=end,
         stdout=end,
         stderr=end,
         env=env,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C becomes SIGINT
     )
     os.close(end)
     try:

@@ -324,6 +324,17 @@ def test_a_node_that_cannot_be_reached_is_in_the_report_until_nobody_names_it(br
     assert broker.report().nodes == ()
 
 
+def test_a_lost_node_keeps_its_name_in_the_report_until_it_is_back_elsewhere(broker: BrokerHarness) -> None:
+    broker.joins("a", node_id="x", address="tcp://10.0.0.1:5560")
+    broker.dies("a")
+    broker.core.node_absent("tcp://10.0.0.1:5560", "mdns", "connection refused")
+    (report,) = broker.report().nodes
+    assert (report.name, report.state, report.note) == ("a", "lost", "connection refused")
+
+    broker.joins("a", node_id="x", epoch=2, address="tcp://10.0.0.1:5561")
+    assert [(node.name, node.state) for node in broker.report().nodes] == [("a", "ready")]
+
+
 def test_nodes_of_a_broker_upstream_count_as_its_slots(broker: BrokerHarness) -> None:
     node = broker.joins("zone", kind="broker", slots=40)
     requests = broker.submits(count=45)
