@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -69,9 +70,8 @@ class NodeSide:
 
     def absent(self, address: str, found_by: str, reason: str) -> None:
         """The address was tried and there is nobody; the report says so."""
-        known = self._registry.absent.get(address)
-        state = known.state if known else NodeState.JOINING
-        self._registry.absent[address] = AbsentNode(address, found_by, state, reason)
+        known = self._registry.absent.get(address) or AbsentNode(address, found_by, NodeState.JOINING, reason)
+        self._registry.absent[address] = dataclasses.replace(known, found_by=found_by, note=reason)
 
     def address_forgotten(self, address: str) -> None:
         self._registry.absent.pop(address, None)
@@ -263,7 +263,9 @@ class NodeSide:
         for served in list(node.served.values()):
             self._book.lose(list(served.in_flight), node.label, reason)
         self._forget(node, now)
-        self._registry.absent[node.address] = AbsentNode(node.address, node.found_by, NodeState.LOST, reason, node.name)
+        self._registry.absent[node.address] = AbsentNode(
+            node.address, node.found_by, NodeState.LOST, reason, node.name, node.node_id
+        )
         if node.welcome is not None:
             self._book.counters["nodes_lost"] += 1
             logger.warning("node_lost node=%s reason=%r in_flight=%d", node.label, reason, num_in_flight)

@@ -120,7 +120,8 @@ class AbsentNode:
     found_by: str
     state: NodeState
     note: str
-    name: str = ""
+    name: str = ""  # and id: of the node that was there before
+    node_id: str = ""
 
 
 class Registry:

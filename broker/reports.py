@@ -98,8 +98,12 @@ class Reporter:
 
     def _node_reports(self, now: float) -> Iterable[NodeReport]:
         reports = [_node_report(node, now) for node in self._registry]
-        reports += [_absent_report(absent) for absent in self._registry.absent.values()]
+        reports += [_absent_report(absent) for absent in self._registry.absent.values() if not self._is_back(absent)]
         return sorted(reports, key=lambda report: (not report.name, report.name, report.address))
+
+    def _is_back(self, absent: AbsentNode) -> bool:
+        """The node that was there has another address now."""
+        return bool(absent.node_id) and self._registry.by_id(absent.node_id) is not None
 
 
 def _load(model: Model) -> ModelLoad:
@@ -173,5 +177,10 @@ def _node_report(node: Node, now: float) -> NodeReport:
 
 def _absent_report(absent: AbsentNode) -> NodeReport:
     return NodeReport(
-        name=absent.name, address=absent.address, found_by=absent.found_by, state=absent.state, note=absent.note
+        name=absent.name,
+        node_id=absent.node_id,
+        address=absent.address,
+        found_by=absent.found_by,
+        state=absent.state,
+        note=absent.note,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from broker.states import NodeState
 from mesh import AsyncClient
 from mesh.report import NodeReport, StatusReport
 
-_STYLES = {
+_STYLES: dict[str, str] = {
     NodeState.READY: "green",
     NodeState.BUSY: "cyan",
     NodeState.JOINING: "blue",
@@ -26,6 +27,7 @@ _STYLES = {
     NodeState.LOST: "bold red",
 }
 _MAX_CELL = 26
+_GAP = 2  # between columns
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,17 @@ def _sum(field: str) -> Callable[[list[NodeReport]], float]:
     return lambda nodes: sum(getattr(node, field) for node in nodes)
 
 
+def _numbers(title: str, field: str, rank: int) -> Column:
+    """A plain number that can be added up; a node that serves nothing has none."""
+    total = _sum(field)
+    return Column(
+        title,
+        lambda node: number(getattr(node, field)) if node.models else "",
+        rank,
+        total=lambda nodes: number(total(nodes)),
+    )
+
+
 def _ttft(node: NodeReport) -> str:
     return f"{latency(node.ttft_p50_s)}/{latency(node.ttft_p99_s)}" if node.ttft_p99_s else ""
 
@@ -57,14 +70,14 @@ COLUMNS = (
         "run", lambda n: of(n.num_running, n.slots_total), 1, True,
         lambda nodes: of(_sum("num_running")(nodes), _sum("slots_total")(nodes)),
     ),
-    Column("queued", lambda n: number(n.num_queued), 2, True, lambda nodes: number(_sum("num_queued")(nodes))),
-    Column("tok/s", lambda n: number(n.tokens_per_s), 1, True, lambda nodes: number(_sum("tokens_per_s")(nodes))),
+    _numbers("queued", "num_queued", 2),
+    _numbers("tok/s", "tokens_per_s", 1),
     Column("TTFT 50/99", _ttft, 4),
     Column(
         "memory", lambda n: bytes_of(n.memory_used_bytes, n.memory_total_bytes), 7, True,
         lambda nodes: bytes_of(_sum("memory_used_bytes")(nodes), _sum("memory_total_bytes")(nodes)),
     ),
-    Column("beat", lambda n: latency(n.heartbeat_age_s) if n.node_id else "", 8),
+    Column("beat", lambda n: latency(n.heartbeat_age_s) if n.models else "", 8),
     Column("version", lambda n: n.version, 9, False),
 )  # fmt: skip
 
@@ -77,8 +90,6 @@ def show(report: StatusReport) -> None:
 
 async def watching(client: AsyncClient, report: StatusReport, refresh_s: float) -> None:
     """Refresh in place until cancelled."""
-    import asyncio
-
     console = Console(highlight=False)
     with Live(render(report, console.width), console=console, auto_refresh=False, screen=False) as live:
         while True:
@@ -88,7 +99,7 @@ async def watching(client: AsyncClient, report: StatusReport, refresh_s: float) 
 
 def render(report: StatusReport, width: int) -> RenderableType:
     """Head line, table, and a line for each thing that needs a person's attention."""
-    parts: list[RenderableType] = [_head(report)]
+    parts: list[RenderableType] = [_head(report, width)]
     if report.nodes:
         parts.append(_table(list(report.nodes), width))
     else:
@@ -96,27 +107,32 @@ def render(report: StatusReport, width: int) -> RenderableType:
             Text("\n  No node is known. Start `phi3-node` on a GPU host, or name one with --node.\n", "yellow")
         )
     parts += [
-        Text.assemble((f"  {node.state:<9}", _STYLES.get(NodeState(node.state), "")), f" {_label(node)}: {node.note}")
+        Text.assemble((f"  {node.state:<9}", _STYLES.get(node.state, "")), f" {_label(node)}: {node.note}")
         for node in report.nodes
         if node.note
     ]
     return Group(*parts)
 
 
-def _head(report: StatusReport) -> Text:
+def _head(report: StatusReport, width: int) -> Text:
+    name = f"{report.kind} {report.name}"
     facts = [
+        f"at {report.address.removeprefix('tcp://')}" if report.address else "",
         f"up {age(report.uptime_s)}",
         f"{report.num_clients} client{'' if report.num_clients == 1 else 's'}",
         f"{report.num_queued} queued",
         f"{report.num_in_flight} in flight",
+        report.policy,
+        f"v{report.version}" if report.version else "",
     ]
-    facts += [report.policy] * bool(report.policy) + [f"v{report.version}"] * bool(report.version)
-    at = f" at {report.address.removeprefix('tcp://')}" if report.address else ""
-    return Text.assemble((f"{report.kind} {report.name}", "bold"), at, " · ", " · ".join(facts))
+    facts = [fact for fact in facts if fact]
+    while len(name) + sum(len(fact) + 3 for fact in facts) > width and len(facts) > 1:
+        facts.pop()
+    return Text.assemble((name, "bold"), *[f" · {fact}" for fact in facts])
 
 
 def _table(nodes: list[NodeReport], width: int) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_footer=len(nodes) > 1, pad_edge=False, padding=(0, 1))
+    table = Table(box=SIMPLE_HEAD, show_footer=len(nodes) > 1, padding=(0, 1, 0, 0))
     for column in _fitting(nodes, width):
         table.add_column(
             column.title,
@@ -133,14 +149,14 @@ def _table(nodes: list[NodeReport], width: int) -> Table:
 
 def _cell(column: Column, node: NodeReport) -> Text:
     text = column.cell(node)
-    style = _STYLES.get(NodeState(node.state), "") if column.title == "state" else ""
+    style = _STYLES.get(node.state, "") if column.title == "state" else ""
     return Text(text if len(text) <= _MAX_CELL else text[: _MAX_CELL - 1] + "…", style)
 
 
 def _fitting(nodes: list[NodeReport], width: int) -> list[Column]:
     """Columns that have something to say, without the least important ones that do not fit."""
     columns = [column for column in COLUMNS if column.rank == 0 or any(column.cell(node) for node in nodes)]
-    while len(columns) > 2 and sum(_width(column, nodes) + 2 for column in columns) > width:
+    while len(columns) > 2 and sum(_width(column, nodes) + _GAP for column in columns) + _GAP > width:
         columns.remove(max(columns, key=lambda column: column.rank))
     return columns
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     terminal.never_fail_on_characters()
     args = make_parser().parse_args(argv)
     logging.basicConfig(
-        level=logging.DEBUG if args.debug else logging.CRITICAL, format="%(levelname)s %(name)s %(message)s"
+        level=logging.DEBUG if args.debug else logging.ERROR, format="%(levelname)s %(name)s %(message)s"
     )
     try:
         return int(importlib.import_module(_MODULES[args.command]).run(args))

@@ -30,13 +30,19 @@ def keys_folder(home: Path | None = None) -> Path:
     return Path(platformdirs.user_data_dir("phi3-mesh")) / "keys"
 
 
+def check_private_folder(path: Path) -> None:
+    """Raises: FileNotFoundError; ConfigError where others may reach in."""
+    with _as_config_error("read", path):
+        _check(path, os.stat(path), "700")
+
+
 def read_private(path: Path) -> str:
     """The text of a private file in a private folder.
 
     Raises: FileNotFoundError; ConfigError where others may have read or written it.
     """
     with _as_config_error("read", path), open(path, "rb") as file:
-        _check(path.parent, os.stat(path.parent), "700")
+        check_private_folder(path.parent)
         _check(path, os.fstat(file.fileno()), "600")  # of what was opened, not of what the name means by now
         return file.read(_MAX_BYTES).decode("utf-8", "replace")
 
@@ -63,7 +69,7 @@ def _written_beside(path: Path, text: str) -> Iterator[Path]:
     path.parent.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         path.parent.mkdir(mode=0o700)
-    _check(path.parent, os.stat(path.parent), "700")
+    check_private_folder(path.parent)
     draft = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

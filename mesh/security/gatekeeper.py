@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from zmq.auth.base import Authenticator
@@ -12,7 +12,7 @@ from zmq.auth.base import Authenticator
 from mesh.errors import ConfigError
 from mesh.link import Context, Frames, Link, Socket
 from mesh.security.door import Door
-from mesh.security.keys import MEMBER, Credentials, UserId, client_name, client_user, text_of
+from mesh.security.keys import MEMBER, Credentials, UserId, client_user, text_of
 from mesh.security.refusals import Refusals
 from mesh.security.registry import ClientRegistry
 from mesh.security.sockets import ZAP_DOMAIN, secure_server
@@ -58,13 +58,13 @@ class Gatekeeper:
         self._doors = [door for door in self._doors if door.is_open]
         self._doors.append(Door(socket, self._refusals))
 
-    def admits(self, user: UserId) -> bool:
-        """Whether a caller who was let in is still welcome. Ask it at each heartbeat for each caller: a handshake is
-        judged only once, and a revoked client must not stay for as long as its connection lives."""
-        name = client_name(user)
-        if name is None:
-            return user == MEMBER
-        return self._registry is not None and self._registry.is_active(name)
+    def unwelcome(self, users: Iterable[UserId]) -> set[UserId]:
+        """Those of them who would not be let in any more. Ask at each heartbeat about all who are connected: a
+        handshake is judged once, and who is revoked must not stay for as long as a connection lives."""
+        welcome = {MEMBER}
+        if self._registry is not None:
+            welcome.update(map(client_user, self._registry.active_names()))
+        return set(users) - welcome
 
     def close(self) -> None:
         """After its servers: from now on nobody is let in."""

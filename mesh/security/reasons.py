@@ -77,8 +77,8 @@ _ENCRYPTED = DownReason(
     "the other side wants encryption, and this one was told --insecure: leave that out", "encrypted", is_certain=True
 )
 _WRONG_MESH = DownReason(
-    "wrong mesh: the other side hung up on our handshake, as one does that has another mesh's key, or none (--insecure). "
-    "Use a token of its mesh, or another address",
+    "wrong mesh: the other side hung up on our handshake, as one does that has another mesh's key, or none "
+    "(--insecure). Use a token of its mesh, or another address",
     "wrong_mesh",
 )
 _HUNG_UP = DownReason(

@@ -9,13 +9,13 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from mesh.errors import ConfigError
-from mesh.security.files import keys_folder, read_private, replace, write_once
+from mesh.security.files import check_private_folder, keys_folder, read_private, replace, write_once
 from mesh.security.keys import Credentials, KeyPair, bytes_of
 from mesh.security.tokens import checked_name, client_token
 
@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 _SUFFIX = ".json"
 _SETTLED_NS = 2_000_000_000
+
+_Stamp = tuple[int, int]  # inode, time of the last change in nanoseconds
+_NOTHING: _Stamp = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +46,14 @@ class ClientRegistry:
     """A name is used once, for one key: so `client:NAME` in a log means the same client for ever, and a connection
     that a revoked key opened can never pass for a newer one."""
 
-    def __init__(self, home: Path | None = None) -> None:
+    def __init__(self, home: Path | None = None, now_ns: Callable[[], int] = time.time_ns) -> None:
         self.folder = keys_folder(home) / "clients"
-        self._by_public: dict[str, ClientKey] = {}
-        self._by_name: dict[str, ClientKey] = {}
-        self._seen_ns: int | None = None  # modification time of the folder that is loaded
+        self._now_ns = now_ns  # the wall clock, as in file times
+        self._folder_stamp = _NOTHING
         self._is_settled = True
+        self._stamps: dict[str, _Stamp] = {}
+        self._by_name: dict[str, ClientKey] = {}
+        self._by_public: dict[str, ClientKey] = {}
 
     # --- for the commands ---------------------------------------------------------------------------------------------
 
@@ -86,36 +91,47 @@ class ClientRegistry:
         self._refresh()
         return self._by_public.get(public)
 
-    def is_active(self, name: str) -> bool:
-        """Whether that client may call, now."""
+    def active_names(self) -> set[str]:
+        """Of those who may call, now."""
         self._refresh()
-        client = self._by_name.get(name)
-        return client is not None and not client.is_revoked
+        return {client.name for client in self._by_name.values() if not client.is_revoked}
 
     def _refresh(self) -> None:
-        """Read again what may have changed; otherwise this costs one stat.
+        """Read again what has changed; mostly nothing has, and this costs one stat.
 
-        A folder's time moves in steps of some milliseconds. A change right after reading may fall in the same step, so
-        a time is only relied upon when it was old at the time of reading.
+        File times move in steps of some milliseconds. A change right after reading may fall in the same step, so a time
+        is only relied upon if it was old at the time of reading; until then, the files are looked at one by one.
         """
-        try:
-            changed_ns: int | None = os.stat(self.folder).st_mtime_ns
-        except OSError:
-            changed_ns = None
-        if changed_ns == self._seen_ns and self._is_settled:
+        stamp = _stamp(self.folder)
+        if stamp == self._folder_stamp and self._is_settled:
             return
-        self._seen_ns = changed_ns
-        self._is_settled = changed_ns is None or time.time_ns() - changed_ns > _SETTLED_NS
-        clients = list(self._readable()) if changed_ns is not None else []
-        self._by_public = {client.public: client for client in clients}
-        self._by_name = {client.name: client for client in clients}
+        self._folder_stamp = stamp
+        self._is_settled = self._now_ns() - stamp[1] > _SETTLED_NS
+        try:
+            check_private_folder(self.folder)
+        except FileNotFoundError:
+            stamps: dict[str, _Stamp] = {}
+        except ConfigError as error:
+            logger.error("clients_ignored error=%s", error)
+            stamps = {}
+        else:
+            stamps = {name: _stamp(self.folder / (name + _SUFFIX)) for name in self._names()}
+        kept = {name: c for name, c in self._by_name.items() if stamps.get(name) == self._stamps.get(name)}
+        self._by_name = kept | {
+            name: c for name in stamps.keys() - kept.keys() if (c := self._readable(name, stamps[name]))
+        }
+        self._by_public = {client.public: client for client in self._by_name.values()}
+        self._stamps = stamps
+        if len(self._by_name) < len(stamps):
+            self._is_settled = False  # what cannot be read now may be readable soon: there may be no free descriptor
 
-    def _readable(self) -> Iterator[ClientKey]:
-        for name in self._names():
-            try:
-                yield self._read(name)
-            except (ConfigError, OSError) as error:
+    def _readable(self, name: str, stamp: _Stamp) -> ClientKey | None:
+        try:
+            return self._read(name)
+        except (ConfigError, OSError) as error:
+            if stamp != self._stamps.get(name):  # told already
                 logger.error("client_key_ignored name=%s error=%s", name, error)
+            return None
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -140,6 +156,15 @@ class ClientRegistry:
         except (ValueError, KeyError, TypeError):
             raise ConfigError(f"{path}: is damaged; `phi3-broker revoke` cannot read it, so delete it") from None
         return client
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Differs when a file was replaced, changed, or got another mode or owner."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return _NOTHING
+    return found.st_ino, found.st_ctime_ns
 
 
 def _to_text(client: ClientKey) -> str:

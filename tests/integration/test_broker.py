@@ -200,8 +200,8 @@ def test_a_client_that_does_not_read_is_shed_and_others_are_served() -> None:
         (held,) = node.requests
 
         def is_shed() -> bool:
-            for _ in range(20):
-                node._send(held.route, Tokens((), 1), b"\0" + bytes(100_000))
+            for _ in range(500):
+                node._send(held.route, Tokens((), 1), b"\0" + bytes(2_000))
             return not node.requests
 
         await until(is_shed, within_s=30)

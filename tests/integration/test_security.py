@@ -370,16 +370,16 @@ def test_a_revoked_client_is_out_at_once_and_nobody_else(tmp_path: Path) -> None
         alice, bob = (parse_token(command.add(name, MESH)) for name in ("alice", "bob"))
         connected = net.caller(server.address, secure_client(alice))
         assert (await connected.answer()).user == "client:alice"
-        assert server.gate.admits("client:alice")
+        assert server.gate.unwelcome([MEMBER, "client:alice", "client:bob"]) == set()
 
         command.revoke("alice")
 
         assert (await net.call(server.address, secure_client(alice))).code == "revoked_key"
-        assert not server.gate.admits("client:alice")  # so the server ends what she has open
+        # And this is how the server knows that it has to end what she has open.
+        assert server.gate.unwelcome([MEMBER, "client:alice", "client:bob"]) == {"client:alice"}
         assert (await net.call(server.address, secure_client(bob))).user == "client:bob"
-        assert server.gate.admits("client:bob")
-        assert server.gate.admits(MEMBER)
-        assert not any(map(server.gate.admits, ("", "client:", "client:nobody", "Member")))
+        strangers = {"", "client:", "client:nobody", "Member", "anonymous"}
+        assert server.gate.unwelcome(strangers) == strangers
 
     run(test, tmp_path)
 

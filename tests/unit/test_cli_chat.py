@@ -26,7 +26,7 @@ def test_a_question_without_an_answer_leaves_no_trace_but_can_be_asked_again() -
 
     assert len(conversation.messages("three")) == 3
     assert conversation.take_back() == "two"
-    assert len(conversation) == 1
+    assert len(conversation.messages("two")) == 3
 
 
 def test_asking_again_forgets_the_answer() -> None:

@@ -8,7 +8,7 @@ import errno
 import pytest
 
 from mesh.cli.doctor.echo import echoes
-from mesh.cli.doctor.network import _explained
+from mesh.cli.doctor.network import explained
 from mesh.cli.doctor.steps import failed, passed, skipped, verdict, warned
 
 
@@ -44,7 +44,7 @@ def test_what_does_not_stop_the_mesh_is_no_failure() -> None:
     ],
 )
 def test_why_a_port_cannot_be_reached_is_said_in_words(error: OSError, told: str) -> None:
-    what, remedy = _explained(error)
+    what, remedy = explained(error)
 
     assert what == told
     assert remedy

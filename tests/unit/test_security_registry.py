@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -45,23 +45,43 @@ def test_changes_are_seen_at_once_however_fast_they_follow(tmp_path: Path) -> No
     for number in range(10):
         key = public_of(command.add(f"client-{number}", MEMBER))
         assert server.with_key(key) is not None
-        assert server.is_active(f"client-{number}")
+        assert server.active_names() == {f"client-{number}"}
         command.revoke(f"client-{number}")
         client = server.with_key(key)
         assert client is not None
         assert client.is_revoked
-        assert not server.is_active(f"client-{number}")
+        assert server.active_names() == set()
 
 
-def test_what_has_not_changed_for_long_is_not_read_again(tmp_path: Path) -> None:
+def test_what_has_not_changed_is_not_read_again(tmp_path: Path) -> None:
+    for later_s in (0, 10):  # of the reading, after the change
+        registry = ClientRegistry(tmp_path / str(later_s), now_ns=lambda: time.time_ns() + later_s * 1_000_000_000)  # noqa: B023
+        key = public_of(registry.add("alice", MEMBER))
+        first = registry.with_key(key)
+        assert first is not None
+        registry.add("bob", MEMBER)
+        assert registry.with_key(key) is first
+        registry.revoke("alice")
+        assert registry.with_key(key) is not first
+
+
+def test_a_client_whose_file_was_deleted_is_out(tmp_path: Path) -> None:
     registry = ClientRegistry(tmp_path)
     key = public_of(registry.add("alice", MEMBER))
-    os.utime(registry.folder, (1_000_000_000, 1_000_000_000))
-    first = registry.with_key(key)
-    assert first is not None
-    assert registry.with_key(key) is first
-    registry.add("bob", MEMBER)
-    assert registry.with_key(key) is not first
+    assert registry.with_key(key) is not None
+    (registry.folder / "alice.json").unlink()
+    assert registry.with_key(key) is None
+
+
+def test_a_folder_that_was_opened_to_others_lets_nobody_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = ClientRegistry(tmp_path)
+    key = public_of(registry.add("alice", MEMBER))
+    assert registry.with_key(key) is not None
+    registry.folder.chmod(0o777)
+    assert registry.with_key(key) is None
+    assert "chmod 700" in caplog.text
+    registry.folder.chmod(0o700)
+    assert registry.with_key(key) is not None
 
 
 def test_a_name_is_used_once(tmp_path: Path) -> None:
@@ -110,6 +130,8 @@ def test_a_file_that_others_may_write_keeps_its_client_out(tmp_path: Path) -> No
     key = public_of(registry.add("alice", MEMBER))
     (registry.folder / "alice.json").chmod(0o666)
     assert registry.with_key(key) is None
+    (registry.folder / "alice.json").chmod(0o600)
+    assert registry.with_key(key) is not None
 
 
 def test_drafts_of_a_crash_are_no_clients(tmp_path: Path) -> None:

@@ -37,9 +37,13 @@ class Ledger:
         self._is_retried = is_retried
         try:
             self._file = _open_locked(path)
-            if restart:
-                self._file.truncate(0)
-            self._recover()
+            try:
+                if restart:
+                    self._file.truncate(0)
+                self._recover()
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
 

@@ -23,6 +23,8 @@ from rich.text import Text
 from mesh.cli import terminal
 from mesh.cli.batch.tally import Tally
 
+# rich reckons speed from its last 1,000 samples: with one for each answer, that could be a fraction of a second.
+_SHOW_EVERY_S = 0.1
 _LOG_EVERY_S = 10.0
 _TELL_AT_MOST = 20
 
@@ -39,12 +41,12 @@ class _Rate(ProgressColumn):
 
 
 class Reporter:
-    """`update` after each line; used as a context so that the bar is always taken down."""
+    """Call `update` after each line. Used as a context so that the bar is always taken down."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._num_told = 0
-        self._logged_at = time.monotonic()
+        self._shown_at = time.monotonic()
         self._console = Console(stderr=True, highlight=False, soft_wrap=True)
         tokens = Progress(console=self._console)
         self._token_task = tokens.add_task("tokens", total=None)
@@ -69,15 +71,16 @@ class Reporter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if not self._bar.disable:
+            self._show()
         self._bar.stop()
 
     def update(self) -> None:
-        """Show what the tally says now."""
-        if self._bar.disable:
-            self._log()
-            return
-        self._tokens.update(self._token_task, completed=self._tally.num_tokens)
-        self._bar.update(self._lines, completed=self._tally.num_done, failed=self._failed())
+        """Show what the tally says now, if it is time."""
+        now = time.monotonic()
+        if now - self._shown_at >= (_LOG_EVERY_S if self._bar.disable else _SHOW_EVERY_S):
+            self._shown_at = now
+            self._show()
 
     def tell(self, problem: str) -> None:
         """About one line. A file in which every line is wrong must not fill the terminal."""
@@ -90,8 +93,10 @@ class Reporter:
     def _failed(self) -> str:
         return f"{self._tally.num_failed:,} failed" if self._tally.num_failed else ""
 
-    def _log(self) -> None:
-        now = time.monotonic()
-        if now - self._logged_at >= _LOG_EVERY_S:
-            self._logged_at = now
-            self._console.print(f"{self._tally.num_done:,} of {self._tally.num_lines:,} {self._failed()}".rstrip())
+    def _show(self) -> None:
+        tally = self._tally
+        if self._bar.disable:
+            self._console.print(f"{tally.num_done:,} of {tally.num_lines:,} {self._failed()}".rstrip())
+            return
+        self._tokens.update(self._token_task, completed=tally.num_tokens)
+        self._bar.update(self._lines, completed=tally.num_done, failed=self._failed())

@@ -13,9 +13,6 @@ class Conversation:
         self._turns: list[tuple[str, str]] = []  # (question, answer)
         self.unanswered: str | None = None  # the last question, if its answer failed or was stopped before it began
 
-    def __len__(self) -> int:
-        return len(self._turns)
-
     def messages(self, question: str) -> list[dict[str, str]]:
         """What to send to have `question` answered."""
         return [*self._said(), {"role": "user", "content": question}]

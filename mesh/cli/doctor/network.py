@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import os
 import socket
 from collections import Counter
 from collections.abc import Sequence
@@ -131,7 +130,7 @@ async def examine_ports(endpoints: Sequence[str]) -> tuple[list[str], list[Findi
     findings = [passed("port", f"{endpoint} accepts connections") for endpoint in reached]
     for endpoint, problem in zip(endpoints, problems, strict=True):
         if problem is not None:
-            told, remedy = _explained(problem)
+            told, remedy = explained(problem)
             findings.append(warned("port", f"{endpoint}: {told}", remedy))
     if not reached:
         findings[-1] = failed("port", findings[-1].told, findings[-1].remedy)
@@ -151,7 +150,7 @@ async def _connect(endpoint: str) -> OSError | None:
     return None
 
 
-def _explained(error: OSError) -> tuple[str, str]:
+def explained(error: OSError) -> tuple[str, str]:
     """What it means, and what to do."""
     if isinstance(error, TimeoutError):
         return "timed out", "a firewall drops the packets, or the host is off: open the port, or check the address"
@@ -164,4 +163,4 @@ def _explained(error: OSError) -> tuple[str, str]:
         return "no route", "this host knows no way there: check the address, the network and any VPN"
     if isinstance(error, socket.gaierror):
         return str(error.strerror), "check the spelling, or give an IP address"
-    return error.strerror or os.strerror(error.errno or 0), "check the address"
+    return error.strerror or str(error), "check the address"
