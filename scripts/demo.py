@@ -125,7 +125,7 @@ class Started:
 def processes(mesh: str, logs: Path) -> Iterator[list[Started]]:
     """One broker and two nodes. They find each other over mDNS, and each other only."""
     common = ["--mesh", mesh, "--bind", "127.0.0.1:0"]
-    commands = {"broker": [str(BIN / "phi3-broker"), "serve", *common, "--name", "broker"]}
+    commands = {"broker": [str(BIN / "phi3-broker"), "serve", *common, "--name", "demo"]}
     for number in range(1, NUM_NODES + 1):
         name = f"node-{number}"
         commands[name] = [str(BIN / "phi3-node"), *common, "--name", name, "--model", "demo"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,6 +55,19 @@ def client_credentials(
             f"`phi3-broker token --client NAME` there and give the line as token=… or {ENV_TOKEN}"
         )
     return found
+
+
+def token_argument(text: str, option: str = "--join") -> str:
+    """The token that an option means: itself, `-` for a line of standard input, `@FILE` for what is in a file.
+
+    What stands on a command line can be read by every user of the host for as long as the process runs. Raises
+    ConfigError.
+    """
+    if text == "-":
+        return sys.stdin.readline()
+    if text.startswith("@"):
+        return _read(Path(text[1:]).expanduser(), f"{option} {text}")
+    return text
 
 
 def _given(token: str | None, env: Mapping[str, str]) -> tuple[str, Credentials] | None:

@@ -21,14 +21,14 @@ class EngineRequest:
 
     request_id: int
     token_ids: Sequence[int]
-    max_tokens: int                       # how many more to generate, at least 1
-    temperature: float = 0.0              # 0 = greedy
-    top_p: float = 1.0                    # 1 = off
-    top_k: int = 0                        # 0 = off
-    seed: int = 0                         # 0 .. 2**63 - 1
-    stop_token_ids: Sequence[int] = ()    # generation ends with one of these, which is the last token reported
-    logprobs: bool = False                # report the log probability of each token under the model (before sampling)
-    num_prompt: int = 0                   # how many of token_ids are the prompt (the synthetic engine's key)
+    max_tokens: int  # how many more to generate, at least 1
+    temperature: float = 0.0  # 0 = greedy
+    top_p: float = 1.0  # 1 = off
+    top_k: int = 0  # 0 = off
+    seed: int = 0  # 0 .. 2**63 - 1
+    stop_token_ids: Sequence[int] = ()  # generation ends with one of these, which is the last token reported
+    logprobs: bool = False  # report the log probability of each token under the model (before sampling)
+    num_prompt: int = 0  # how many of token_ids are the prompt (the synthetic engine's key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +37,27 @@ class StepOutput:
 
     request_id: int
     token_ids: Sequence[int]
-    logprobs: Sequence[float] = ()        # as long as token_ids when asked for, else empty
-    finish_reason: str | None = None      # "stop" (a stop token), "length", "cancelled", "error", or None: more to come
+    logprobs: Sequence[float] = ()  # as long as token_ids when asked for, else empty
+    finish_reason: str | None = None  # "stop" (a stop token), "length", "cancelled", "error", or None: more to come
     error: str | None = None
-    num_cached: int = 0                   # prompt tokens taken from the prefix cache, where the engine can tell
+    num_cached: int = 0  # prompt tokens taken from the prefix cache, where the engine can tell
 
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What an engine offers once it is ready. Facts, measured after the model was loaded."""
 
-    model: str                            # what was loaded, as the user named it
-    revision: str                         # commit, checksum or "" when unknown
-    device: str                           # "cuda:0 NVIDIA A100-SXM4-80GB", "cpu", "synthetic"
+    model: str  # what was loaded, as the user named it
+    revision: str  # commit, checksum or "" when unknown
+    device: str  # "cuda:0 NVIDIA A100-SXM4-80GB", "cpu", "synthetic"
     dtype: str
     vocab_size: int
-    max_model_len: int                    # prompt + generated tokens of one request
-    cache_tokens: int                     # prompt + generated tokens that all running requests can hold together
-    slots: int                            # sequences that run at the same time
-    slots_reason: str                     # one short phrase for the operator: why this many
+    max_model_len: int  # prompt + generated tokens of one request
+    cache_tokens: int  # prompt + generated tokens that all running requests can hold together
+    slots: int  # sequences that run at the same time
+    slots_reason: str  # one short phrase for the operator: why this many
     load_s: float
+    folder: str = ""  # where the model files lie, tokenizer included; "" for the synthetic engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,12 @@ class EngineStats:
     steps: int
     num_running: int
     num_waiting: int
-    last_step_age_s: float                # 0 when idle
+    last_step_age_s: float  # 0 when idle
     tokens_generated: int
     cache_tokens_used: int
     memory_used_bytes: int
     memory_total_bytes: int
-    busy_s: float                         # time spent inside steps since start
+    busy_s: float  # time spent inside steps since start
 
 
 Emit = Callable[[list[StepOutput]], None]
@@ -98,14 +99,14 @@ class Engine(Protocol):
 class EngineOptions:
     """What a worker process is told: plain data, so that it travels over a pipe as msgpack."""
 
-    engine: str = "transformers"          # "transformers" or "synthetic"
-    model: str = "microsoft/Phi-3-mini-4k-instruct"   # a hub name, a folder, or "demo"
-    device: str = "auto"                  # "auto", "cpu", "cuda", "cuda:1", …
+    engine: str = "transformers"  # "transformers" or "synthetic"
+    model: str = "microsoft/Phi-3-mini-4k-instruct"  # a hub name, a folder, or "demo"
+    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", …
     dtype: str = "auto"
-    slots: int = 0                        # 0 = from the cache size
-    memory_fraction: float = 0.9          # of the free device memory, for the KV cache
-    max_model_len: int = 0                # 0 = the model's own
-    max_batch_tokens: int = 0             # 0 = the engine's choice
-    page_size: int = 0                    # 0 = the engine's choice
+    slots: int = 0  # 0 = from the cache size
+    memory_fraction: float = 0.9  # of the free device memory, for the KV cache
+    max_model_len: int = 0  # 0 = the model's own
+    max_batch_tokens: int = 0  # 0 = the engine's choice
+    page_size: int = 0  # 0 = the engine's choice
     trust_remote_code: bool = False
-    synthetic: dict[str, float] = field(default_factory=dict)   # timing of the synthetic engine, by parameter name
+    synthetic: dict[str, float] = field(default_factory=dict)  # timing of the synthetic engine, by parameter name

@@ -60,7 +60,7 @@ class Cases:
         return Case("sampled stream", self._base(**self._sampling()))
 
     def _stop(self) -> Case:
-        stop = self._rng.sample(WORDS, 2) + ["模", "round node"]
+        stop = [*self._rng.sample(WORDS, 2), "模", "round node"]
         sampling = self._sampling() if self._rng.random() < 0.5 else {}
         return Case("stop strings", self._base(stop=stop, **sampling))
 

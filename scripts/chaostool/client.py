@@ -76,7 +76,8 @@ class Load:
     async def _ask(self, case: Case, chunks: list[Chunk], times: list[float]) -> Sequence[Completion]:
         """The completions of a case; none if it was cancelled on the way."""
         if case.prompts:
-            return await self._client.generate_batch(case.prompts, **case.params)
+            completions: list[Completion] = await self._client.generate_batch(case.prompts, **case.params)
+            return completions
         if not case.is_stream:
             return [await self._client.generate(**case.params)]
         async with self._client.stream(**case.params) as stream:

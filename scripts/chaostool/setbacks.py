@@ -6,6 +6,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from scripts.chaostool.records import Pause, Setback
 
@@ -45,7 +46,7 @@ class Setbacks(logging.Handler):
         because a setback of another stream may fall between any two of this one's chunks."""
         moments = [setback.at for setback in self._recent]
         found = []
-        for at, until in zip(times, times[1:], strict=False):
+        for at, until in pairwise(times):
             index = bisect_left(moments, at)
             if index < len(moments) and moments[index] <= until:
                 found.append(Pause(at, until, self._recent[index]))

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# As in the worker, and before torch is loaded: its threads must not spin while other tests want the processor.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 
 @pytest.fixture(scope="session")
 def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,6 +13,7 @@ from node.engine.factory import create_engine
 from tests.engine.driver import Driver
 
 SLOTS = 8
+MAX_MODEL_LEN = 1024
 QUESTIONS = (
     "What is the capital of France?",
     "Name three colours.",
@@ -33,10 +34,12 @@ def loaded(engine_name: str, request: pytest.FixtureRequest) -> Iterator[Driver]
     """One engine for the whole module: the model is loaded once."""
     if engine_name == "synthetic":
         pace = {"step_base_s": 0.001}  # so that a cancel comes before the end
-        options = EngineOptions("synthetic", device="instant", slots=SLOTS, max_model_len=2048, synthetic=pace)
+        options = EngineOptions("synthetic", device="instant", slots=SLOTS, max_model_len=MAX_MODEL_LEN, synthetic=pace)
         engine = create_engine(options, Path("unused"))
     else:
-        options = EngineOptions(engine="transformers", model="demo", device="cpu", slots=SLOTS, max_model_len=2048)
+        options = EngineOptions(
+            engine="transformers", model="demo", device="cpu", slots=SLOTS, max_model_len=MAX_MODEL_LEN
+        )
         engine = create_engine(options, request.getfixturevalue("model_home"))
     driver = Driver(engine)
     yield driver
@@ -157,7 +160,7 @@ def test_more_requests_than_slots_all_end(engine: Driver, prompts: list[list[int
 
 
 def test_a_cancelled_request_ends_once_and_frees_its_slot(engine: Driver, prompts: list[list[int]]) -> None:
-    endless = engine.submit([greedy(prompts[5], 1500) for _ in range(SLOTS)])
+    endless = engine.submit([greedy(prompts[5], 900) for _ in range(SLOTS)])
     (waiting,) = engine.submit([greedy(prompts[0], 4)])
     engine.wait(lambda: engine.answers[endless[0]].tokens)
     assert not engine.answers[waiting].tokens
@@ -209,5 +212,5 @@ def test_info_states_what_the_engine_offers(engine: Driver) -> None:
     info = engine.info
     assert info.slots == SLOTS
     assert info.slots_reason
-    assert info.max_model_len == 2048
+    assert info.max_model_len == MAX_MODEL_LEN
     assert info.cache_tokens >= info.max_model_len

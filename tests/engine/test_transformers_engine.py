@@ -98,7 +98,7 @@ def test_a_shared_prefix_is_taken_from_the_cache(small: Driver) -> None:
 
 
 def test_a_model_with_a_sliding_window_says_what_generate_says(tmp_path: Path) -> None:
-    """Phi-3-mini-4k has one; the demo model has none. Random weights do: what counts is which tokens are attended to."""
+    """Phi-3-mini-4k has one, the demo model none. Random weights will do: they show which tokens are attended to."""
     import torch
     from transformers import Phi3Config, Phi3ForCausalLM
 

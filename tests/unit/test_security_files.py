@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import io
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 from mesh.errors import ConfigError
 from mesh.security.files import keys_folder
 from mesh.security.keys import Credentials, KeyPair
-from mesh.security.loading import client_credentials, member_credentials
+from mesh.security.loading import client_credentials, member_credentials, token_argument
 from mesh.security.member_key import find_member, find_or_make_member, join
 from mesh.security.tokens import client_token, member_token
 
@@ -25,21 +27,29 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def _start(home: Path, barrier: object, answers: multiprocessing.SimpleQueue[str]) -> None:
-    barrier.wait()  # type: ignore[attr-defined]
-    answers.put(find_or_make_member(home).mesh_public)
+START = """
+import sys
+from pathlib import Path
+from mesh.security.member_key import find_or_make_member
+print("ready", flush=True)
+sys.stdin.readline()
+print(find_or_make_member(Path(sys.argv[1])).mesh_public)
+"""
 
 
 def test_eight_processes_that_start_at_once_have_the_same_key(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    barrier, answers = spawn.Barrier(8), spawn.SimpleQueue()
-    processes = [spawn.Process(target=_start, args=(tmp_path, barrier, answers)) for _ in range(8)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 8
-    assert len({answers.get() for _ in processes}) == 1
+    command = [sys.executable, "-c", START, str(tmp_path)]
+    starts = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(8)]
+    for start in starts:
+        assert start.stdout is not None
+        assert start.stdout.readline() == "ready\n"
+    for start in starts:
+        assert start.stdin is not None
+        start.stdin.write("\n")
+        start.stdin.flush()
+    keys = {start.communicate(timeout=30)[0] for start in starts}
+    assert [start.returncode for start in starts] == [0] * 8
+    assert len(keys) == 1
     assert os.listdir(tmp_path / "keys") == ["mesh.key"]  # no draft is left
 
 
@@ -147,3 +157,12 @@ def test_keys_are_not_kept_in_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "cache" not in str(keys_folder()).lower()
     monkeypatch.setenv("PHI3_MESH_HOME", str(tmp_path / "home"))
     assert keys_folder() == tmp_path / "home" / "keys"
+
+
+def test_a_token_need_not_stand_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(CLIENT_TOKEN)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(CLIENT_TOKEN + "\n"))
+    assert token_argument("-").strip() == token_argument(f"@{file}") == token_argument(CLIENT_TOKEN) == CLIENT_TOKEN
+    with pytest.raises(ConfigError, match="--join @/nowhere: cannot be read"):
+        token_argument("@/nowhere")
