@@ -52,8 +52,11 @@ class TokenEntry:
 
 
 def pack(value: Any, *, codec: str = "", max_bytes: int = MAX_BODY_BYTES) -> bytes:
-    """One body frame. Raises BadMessage when it is over `max_bytes`."""
-    payload: bytes = msgpack.packb(value, use_bin_type=True)
+    """One body frame. Raises BadMessage when it is over `max_bytes` or holds what MessagePack cannot say."""
+    try:
+        payload: bytes = msgpack.packb(value, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as error:  # UnicodeEncodeError is a ValueError
+        raise BadMessage("body", f"cannot be packed ({type(error).__name__})") from None
     if len(payload) > max_bytes:
         raise BadMessage("body", f"{len(payload)} bytes, at most {max_bytes}")
     if codec == "zstd" and len(payload) >= COMPRESS_FROM_BYTES:

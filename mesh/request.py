@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mesh.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 256
 MAX_SEED = 2**63 - 1
 
+
+def _encodable(text: str) -> str:
+    # Python strings can hold half of a surrogate pair (from argv that is not UTF-8, say), which no wire format can.
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is not valid Unicode text at character {error.start}") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -21,7 +32,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    content: Text
 
 
 class GenerationRequest(BaseModel):
@@ -29,13 +40,13 @@ class GenerationRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    prompt: str | None = None
+    prompt: Text | None = None
     messages: tuple[ChatMessage, ...] | None = Field(default=None, min_length=1)
     max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=1, le=1_000_000)
     temperature: float = Field(default=0.0, ge=0.0, le=10.0)  # 0 = greedy
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     top_k: int = Field(default=0, ge=0)  # 0 = off
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=1024)], ...] = Field(default=(), max_length=16)
+    stop: tuple[Annotated[Text, Field(min_length=1, max_length=1024)], ...] = Field(default=(), max_length=16)
     stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64)
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)  # None: the client mints one
     logprobs: bool = False  # of each generated token, natural log

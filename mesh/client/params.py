@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypedDict
 from pydantic import Field
 
 from mesh.errors import InvalidRequest
-from mesh.request import MAX_SEED, ChatMessage, GenerationRequest, validated
+from mesh.request import MAX_SEED, ChatMessage, GenerationRequest, Text, validated
 
 Message = ChatMessage | Mapping[str, str]
 Item = str | Sequence[Message] | Mapping[str, object]  # one entry of a batch
 
-_Key = Annotated[str, Field(max_length=256)]  # travels in the header, which is kept small
+_Key = Annotated[Text, Field(max_length=256)]  # travels in the header, which is kept small
 
 
 class Parameters(TypedDict, total=False):

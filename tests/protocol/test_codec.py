@@ -118,3 +118,9 @@ def test_a_body_over_the_limit_is_refused_when_packed_and_when_unpacked() -> Non
 def test_golden_entries_survive_compression() -> None:
     entries = bodies.unpack_entries(bytes.fromhex(GOLDEN_ENTRIES)) * 100
     assert bodies.unpack_entries(bodies.pack_entries(entries, codec="zstd")) == entries
+
+
+def test_what_cannot_be_packed_is_an_error_of_that_body_alone() -> None:
+    for value in ("\ud800", 1 << 70, object()):
+        with pytest.raises(BadMessage, match="cannot be packed"):
+            bodies.pack(value)

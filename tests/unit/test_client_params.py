@@ -76,3 +76,18 @@ def test_a_wrong_address_is_an_error_that_says_where_it_came_from(monkeypatch):
     monkeypatch.setenv(ENV_BROKER, "nowhere")
     with pytest.raises(ConfigError, match=f"{ENV_BROKER}: 'nowhere' has no port"):
         addresses_from(None)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"prompt": "broken \ud800 text"},
+        {"messages": [{"role": "user", "content": "\udcff"}]},
+        {"prompt": "x", "stop": ["\ud800"]},
+        {"prompt": "x", "affinity": "\ud800"},
+    ],
+)
+def test_text_that_no_wire_format_can_hold_is_refused_before_anything_is_sent(values: dict[str, object]) -> None:
+    """A lone surrogate once passed, broke the packing of its whole batch, and left every request in it waiting."""
+    with pytest.raises(InvalidRequest, match="not valid Unicode"):
+        asks_of(values)
