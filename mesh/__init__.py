@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # Each name is imported when it is first used: a command's --help, or a process that wants one module of this package,
 # does not pay for the client (0.2 s, most of it pydantic).
-_HOME = {
+_NAMES = {
     "mesh.client.aio": ("AsyncClient",),
     "mesh.client.blocking": (
         "BlockingStream",
@@ -90,7 +90,7 @@ _HOME = {
     ),
     "mesh.request": ("ChatMessage",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "AsyncClient",

@@ -270,9 +270,7 @@ class Core:
             self._settle(running, now)
 
     def on_lost(self, message: Lost) -> None:
-        logger.info(
-            "handed_back node=%s reason=%s requests=%d", message.node, message.reason, len(message.requests)
-        )
+        logger.info("handed_back node=%s reason=%s requests=%d", message.node, message.reason, len(message.requests))
         now = self._loop.time()
         for request_id, attempt in message.requests:
             running = self._running.get(request_id)

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 # As in the worker, and before torch is loaded: its threads must not spin while other tests want the processor.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
-@pytest.fixture(scope="session")
-def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PHI3_MESH_HOME keeps the converted demo model from one run to the next; without it, each run makes its own."""
-    home = os.environ.get("PHI3_MESH_HOME")
-    return Path(home) if home else tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture(scope="session")

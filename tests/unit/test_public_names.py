@@ -10,7 +10,7 @@ import mesh
 
 def test_every_public_name_is_there_and_nothing_else_is_promised() -> None:
     assert all(getattr(mesh, name) is not None for name in mesh.__all__)
-    assert {name for names in mesh._HOME.values() for name in names} | {"__version__"} == set(mesh.__all__)
+    assert {name for names in mesh._NAMES.values() for name in names} | {"__version__"} == set(mesh.__all__)
 
 
 def test_the_client_and_the_broker_need_neither_torch_nor_the_node() -> None:
