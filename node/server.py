@@ -47,6 +47,7 @@ class NodeServer:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._background: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._told_to_stop_at = 0.0
 
     async def run(self) -> None:
         """Serve. Raises ConfigError when the address cannot be bound."""

@@ -83,14 +83,15 @@ def _prompt_ids(params: Mapping[str, Any]) -> list[int]:
 
 
 def _first_stop(tokens: Sequence[int], stop: Sequence[str]) -> tuple[int, str] | None:
-    """How many tokens it takes until the text has a stop string in it, and the text before that."""
+    """How many tokens it takes until the text has a stop string in it, and the text before that. The one that is
+    complete first counts; of several that end together, the longest."""
     raw = b""
     for num_tokens, token in enumerate(tokens, start=1):
         raw += piece_bytes(token)
         text = raw.decode(errors="ignore")  # without the beginning of a character that is not whole yet
-        found = [at for string in stop if (at := text.find(string)) >= 0]
+        found = [(at + len(string), at) for string in stop if (at := text.find(string)) >= 0]
         if found:
-            return num_tokens, text[: min(found)]
+            return num_tokens, text[: min(found)[1]]
     return None
 
 
