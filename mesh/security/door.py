@@ -34,8 +34,8 @@ class Door:
         socket.monitor(address, sum(int(event) for event in _WATCHED))
         monitor: Socket = socket.context.socket(zmq.PAIR)
         monitor.linger = 0
-        # No limit, unlike pyzmq's get_monitor_socket: at the limit libzmq's I/O thread waits for us, and the server takes
-        # no connections (measured: 3,000 of them while the loop stands still are enough).
+        # No limit, unlike pyzmq's get_monitor_socket: at the limit libzmq's I/O thread waits for us, and the server
+        # takes no connections (measured: 3,000 of them while the loop stands still are enough).
         monitor.rcvhwm = 0
         monitor.connect(address)
         self._socket = socket

@@ -23,7 +23,7 @@ def secure_server(socket: Socket, member: Credentials) -> None:
     socket.zap_domain = ZAP_DOMAIN
     # Without this, libzmq lets every key in as long as nobody answers on the ZAP address (measured), be it because the
     # Gatekeeper starts later than the socket or because it was forgotten.
-    pass
+    socket.zap_enforce_domain = True
     socket.handshake_ivl = HANDSHAKE_TIMEOUT_MS
     socket.backlog = _BACKLOG
 
