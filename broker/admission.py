@@ -60,7 +60,9 @@ class Admission:
         model = self._registry.models.get(name)
         if model is not None and model.is_servable:
             return model
-        if model is None and self._registry.num_ready:
+        # A model that was there comes back with its node: for a later attempt it was, perhaps before this broker was.
+        is_known = head.attempt > 1 or self._registry.has_served(name)
+        if model is None and self._registry.num_ready and not is_known:
             return self._no_such_model(head.model)
         return Refusal("not_ready", self._why_not_ready(name), _NOT_READY_RETRY_S)
 

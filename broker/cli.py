@@ -1,4 +1,4 @@
-"""`phi3-broker serve|status|drain|undrain`: reads the command line and hands over. Heavy imports wait."""
+"""The command `phi3-broker`: reads the command line and hands over. Heavy imports wait."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ Any number may run side by side."""
 _SERVE = "Run a broker until Ctrl-C or SIGTERM; then hand its work over. A second signal ends it at once."
 _STATUS = "Show the nodes and what they do. The exit status is 0 if at least one is ready."
 _DRAIN = "Give a node no new work and let it hand over what it has, as before maintenance."
+_TOKEN = "Print the line that lets another host join as a member, or a named client call, from anywhere."
+_CLIENTS = "List the clients that have a key of this host."
+_REVOKE = "End a client's key at once, its open connections too."
 _UNDRAIN = "Give a drained node work again."
 
 
@@ -31,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given[:1] == ["serve"]:  # its options come from a dataclass and have a parser of their own
             return _serve(given[1:])
         args = _parser().parse_args(given)
+        if args.command in ("token", "clients", "revoke"):
+            from broker.keys import manage_keys
+
+            return manage_keys(args)
         from broker.operate import operate  # the client library costs a quarter of a second; --help should not
 
         return operate(args)
@@ -60,7 +67,7 @@ def _serve(argv: list[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="phi3-broker", description=_DESCRIPTION, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="serve|status|drain|undrain")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help=_SERVE, add_help=False)
     status = commands.add_parser("status", help=_STATUS, description=_STATUS, allow_abbrev=False)
     status.add_argument("--watch", action="store_true", help="refresh in place until Ctrl-C")
@@ -75,7 +82,17 @@ def _parser() -> argparse.ArgumentParser:
             metavar="HOST[:PORT]",
             help="the broker to ask (env: PHI3_MESH_BROKER; default: look for one on the network)",
         )
+        command.add_argument("--insecure", action="store_true", help="plain text, to a broker on this host started so")
         command.add_argument("--mesh", default="default", metavar="NAME", help="name of the mesh (default: default)")
+    token = commands.add_parser("token", help=_TOKEN, description=_TOKEN, allow_abbrev=False)
+    whose = token.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--member", action="store_true", help="for a GPU host or a broker: phi3-node --join TOKEN")
+    whose.add_argument(
+        "--client", metavar="NAME", help="a new key for a caller: Client(token=TOKEN), or PHI3_MESH_TOKEN"
+    )
+    commands.add_parser("clients", help=_CLIENTS, description=_CLIENTS, allow_abbrev=False)
+    revoke = commands.add_parser("revoke", help=_REVOKE, description=_REVOKE, allow_abbrev=False)
+    revoke.add_argument("name", metavar="NAME", help="as `phi3-broker clients` shows it")
     return parser
 
 

@@ -30,6 +30,7 @@ from mesh.messages import (
     RequestHead,
     Submit,
 )
+from mesh.security.keys import MEMBER
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +61,8 @@ class ClientSide:
             Bye: self._on_bye,
         }
 
-    def receive(self, frames: list[bytes], now: float) -> None:
-        """One message from the front: `[route…, b"", header, body…]`."""
+    def receive(self, user: str, frames: list[bytes], now: float) -> None:
+        """One message from the front: `[route…, b"", header, body…]`. `user` is who its key proves it to be."""
         try:
             cut = frames.index(b"", 1)  # the ROUTER has put the first frame there
             route, header = tuple(frames[:cut]), frames[cut + 1]
@@ -75,7 +76,7 @@ class ClientSide:
             message = decode(header)
             if len(route) > MAX_HOPS:
                 raise BadMessage("route", f"{len(route)} brokers deep: are they connected in a circle?")
-            self._handle(hop, route, message, frames[cut + 2 :], now)
+            self._handle(user, hop, route, message, frames[cut + 2 :], now)
         except VersionMismatch as error:
             self._refuse(route, VersionMismatch.code, str(error))
         except BadMessage as error:
@@ -94,15 +95,28 @@ class ClientSide:
         self._book.counters["clients_gone"] += 1
         logger.info("client_gone name=%s reason=%r cancelled=%d", hop.name, reason, num_requests)
 
+    @property
+    def users(self) -> set[str]:
+        """Who is connected."""
+        return {hop.user for hop in self._clients.hops.values()}
+
+    def end_access(self, users: set[str]) -> None:
+        """These were let in and would not be any more: their keys were revoked."""
+        for hop in [hop for hop in self._clients.hops.values() if hop.user in users]:
+            self._refuse((hop.route_id,), "revoked_key", "this key was revoked; ask for a new token")
+            self.gone(hop.route_id, "its key was revoked")
+
     def slow(self, route_id: bytes) -> None:
         """It does not read what it gets. Waiting for it would make everybody wait."""
         if route_id in self._clients.hops:
             self._book.counters["clients_shed"] += 1
             self.gone(route_id, "does not read its answers")
 
-    def _handle(self, hop: Hop | None, route: Route, message: Message, bodies: list[bytes], now: float) -> None:
+    def _handle(
+        self, user: str, hop: Hop | None, route: Route, message: Message, bodies: list[bytes], now: float
+    ) -> None:
         if type(message) is Hello:
-            self._on_hello(hop, route, message, now)
+            self._on_hello(user, hop, route, message, now)
         elif hop is None:
             self._refuse(route, "no_hello", "say Hello first: this broker does not know the connection (any more)")
         else:
@@ -111,13 +125,16 @@ class ClientSide:
                 raise BadMessage("tag", f"{type(message).__name__} is not for a broker to receive from a client")
             handler(hop, route, message, bodies, now)
 
-    def _on_hello(self, hop: Hop | None, route: Route, hello: Hello, now: float) -> None:
+    def _on_hello(self, user: str, hop: Hop | None, route: Route, hello: Hello, now: float) -> None:
         if hello.role not in _ROLES:
             raise BadMessage("Hello.role", f"must be one of {', '.join(_ROLES)}")
         if len(route) > 1:
             raise BadMessage("Hello", "is between neighbours and cannot be passed on")
         if hello.mesh != self._config.mesh:
             self._refuse(route, "wrong_mesh", f"this is mesh {self._config.mesh!r}, not {hello.mesh!r}")
+            return
+        if hello.role == "broker" and user != MEMBER:
+            self._refuse(route, "forbidden", "this is a client's key, and only a member may be a broker")
             return
         if hello.role == "broker" and self._nodes.uses_process(hello.epoch):
             self._refuse(route, "forbidden", "this broker uses you as a node: two brokers cannot serve each other")
@@ -126,10 +143,10 @@ class ClientSide:
             self.gone(hop.route_id, "another process on the same connection")
             hop = None
         if hop is None:
-            hop = self._clients.hops[route[0]] = Hop(route[0], hello, now)
+            hop = self._clients.hops[route[0]] = Hop(route[0], user, hello, now)
             self._clients.get(hop, route)
             self._check_lease(hop, now)
-            logger.info("client_joined name=%s role=%s", hello.name, hello.role)
+            logger.info("client_joined name=%s role=%s user=%s", hello.name, hello.role, user)
         self._outbox.to_client(route, self._reporter.welcome(hop, now))
 
     def _on_ping(self, hop: Hop, route: Route, message: Ping, bodies: Sequence[bytes], now: float) -> None:
@@ -167,15 +184,14 @@ class ClientSide:
         if message.action not in ("drain", "undrain"):
             raise BadMessage("Admin.action", "must be 'drain' or 'undrain'")
         if not self._may_administer(hop):
-            done = Done(message.query_id, False, "this key may not do that: use a member key")
+            done = Done(message.query_id, False, "this is a client's key: only a member may do that")
         else:
             problem = self._nodes.administer(message.action, message.target, now)
             done = Done(message.query_id, not problem, problem)
         self._outbox.to_client(route, done)
 
     def _may_administer(self, hop: Hop) -> bool:
-        """The place where a client's key will be looked at."""
-        return True
+        return hop.user == MEMBER
 
     def _on_bye(self, hop: Hop, route: Route, message: Bye, bodies: Sequence[bytes], now: float) -> None:
         if len(route) == 1:

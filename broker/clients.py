@@ -30,10 +30,11 @@ class Client:
 class Hop:
     """One connection to the front: a client, or a broker with clients of its own. The lease is the hop's."""
 
-    __slots__ = ("clients", "epoch", "last_heard", "name", "num_by_model", "role", "route_id", "timer")
+    __slots__ = ("clients", "epoch", "last_heard", "name", "num_by_model", "role", "route_id", "timer", "user")
 
-    def __init__(self, route_id: bytes, hello: Hello, now: float) -> None:
+    def __init__(self, route_id: bytes, user: str, hello: Hello, now: float) -> None:
         self.route_id = route_id
+        self.user = user  # "member" or "client:NAME", proved by its key
         self.role = hello.role
         self.name = hello.name
         self.epoch = hello.epoch

@@ -41,6 +41,12 @@ class BrokerConfig:
         help="a node, or a broker to use as one, beside those that mDNS finds; port "
         f"{DEFAULT_NODE_PORT} if not given; a name stands for all its addresses; repeatable",
     )
+    join: str = option(
+        "",
+        metavar="TOKEN",
+        help="join another host's mesh for good: the line of `phi3-broker token --member`, - or @FILE",
+    )
+    insecure: bool = option(False, help="no encryption and no keys; on loopback addresses only")
     mesh: str = option("default", help="name of the mesh: meshes on one network do not mix")
     mdns: bool = option(True, help="find nodes and be found by multicast DNS")
     policy: str = option(DEFAULT_POLICY, choices=tuple(POLICIES), help="which node gets a request")

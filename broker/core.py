@@ -17,6 +17,7 @@ from broker.relay import Relay
 from broker.reports import Reporter
 from broker.timers import Timers
 from mesh.report import StatusReport
+from mesh.security.keys import MEMBER
 
 _OVERSLEPT = 2.0  # heartbeats between two ticks, when one was due: this process stood still, not the others
 
@@ -47,9 +48,18 @@ class BrokerCore:
         """What the report shows as this broker's own address."""
         self._reporter.address = address
 
-    def from_client(self, frames: list[bytes], now: float) -> None:
-        """One message from the front: `[route…, b"", header, body…]`."""
-        self._front.receive(frames, now)
+    def from_client(self, frames: list[bytes], now: float, user: str = MEMBER) -> None:
+        """One message from the front: `[route…, b"", header, body…]`, and who its key proves the sender to be."""
+        self._front.receive(user, frames, now)
+
+    @property
+    def users(self) -> set[str]:
+        """Who is connected to the front."""
+        return self._front.users
+
+    def end_access(self, users: set[str]) -> None:
+        """The keys of these were revoked."""
+        self._front.end_access(users)
 
     def client_unreachable(self, route_id: bytes) -> None:
         """The front knows no such connection (any more)."""

@@ -11,7 +11,7 @@ from typing import Protocol
 import zmq
 
 from broker.actions import Redial
-from mesh.connection import Connection
+from mesh.connection import ConfigureSocket, Connection
 from mesh.link import Context, Frames
 from mesh.security.reasons import DownReason
 
@@ -59,8 +59,12 @@ class Dialer:
     """Sources say where nodes may be; the connection decides whether that is so. An address that a source takes back
     keeps its connection: discovery is a hint, and only the connection knows who lives."""
 
-    def __init__(self, context: Context, events: DialerEvents, rng: random.Random) -> None:
+    def __init__(
+        self, context: Context, events: DialerEvents, rng: random.Random, configure: ConfigureSocket | None = None
+    ) -> None:
+        """`configure` sets up each socket before it connects: the place for keys."""
         self._context = context
+        self._configure = configure
         self._events = events
         self._rng = rng
         self._loop = asyncio.get_running_loop()
@@ -131,6 +135,7 @@ class Dialer:
                 on_down=partial(self._on_down, target),
                 on_frames=partial(self._events.node_frames, target.peer),
                 on_drained=self._events.turn_over,
+                configure=self._configure,
             )
         except zmq.ZMQError as error:
             self._events.node_absent(target.address, target.found_by, f"cannot connect: {error}")

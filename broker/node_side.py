@@ -116,12 +116,13 @@ class NodeSide:
         if welcome.node_id == self._node_id:
             self.hang_up(node, "leads to this broker itself", Redial.NEVER, now)
             return
-        old = self._registry.by_id(welcome.node_id)
-        if old is not None and old.welcome is not None:
-            if old.welcome.epoch == welcome.epoch:
-                self.hang_up(node, f"the same node as {old.address}", Redial.DUPLICATE, now)
+        for other in self._registry.by_id(welcome.node_id):
+            if other.welcome is not None and other.welcome.epoch == welcome.epoch:
+                self.hang_up(node, f"the same node as {other.address}", Redial.DUPLICATE, now)
                 return
-            self.hang_up(old, "restarted", Redial.SOON, now)
+            # Another process. If it is the one before a restart, its connection says so soon; but machines that were
+            # cloned have one id too, and neither must throw the other out.
+            logger.warning("node_id_twice id=%s at=%s and=%s", welcome.node_id, other.address, node.address)
         self._registry.register(node, welcome)
         node.heartbeat_s = min(self._config.heartbeat_s, max(0.01, welcome.heartbeat_s))
         node.reported_state = "ready" if welcome.models else "joining"
@@ -140,6 +141,8 @@ class NodeSide:
         if pong.epoch != node.welcome.epoch:
             self.hang_up(node, "restarted", Redial.SOON, now)
             return
+        if node.reported_state == "draining" and pong.state != "draining":
+            node.is_drained = False  # undrained, perhaps through another broker
         node.reported_state = pong.state
         node.step_age_s = pong.last_step_age_s
         node.is_stalled = pong.last_step_age_s > self._config.stall_s
@@ -223,7 +226,8 @@ class NodeSide:
             return ""
         nodes = self._registry.named(target)
         if len(nodes) > 1:
-            return f"{len(nodes)} nodes are called {target!r}; their ids: {', '.join(node.node_id for node in nodes)}"
+            addresses = ", ".join(sorted(node.address for node in nodes))
+            return f"{len(nodes)} nodes are called {target!r}: name one by its address: {addresses}"
         if not nodes:
             names = ", ".join(sorted(node.name for node in self._registry if node.welcome)) or "none"
             return f"no node is called {target!r}; known: {names}"

@@ -42,7 +42,11 @@ def _told(error: object, status: Exit) -> Exit:
 
 async def _operate(args: argparse.Namespace) -> Exit:
     async with AsyncClient(
-        _address(args.broker), mesh=args.mesh, name="phi3-broker", connect_timeout_s=_CONNECT_TIMEOUT_S
+        _address(args.broker),
+        mesh=args.mesh,
+        insecure=args.insecure or None,
+        name="phi3-broker",
+        connect_timeout_s=_CONNECT_TIMEOUT_S,
     ) as client:
         if args.command == "drain":
             text = await client.drain(args.node)

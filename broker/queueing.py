@@ -1,4 +1,4 @@
-"""The central queue of one model: fair between clients, by priority and then first come within one."""
+"""The central queue of one model: fair between clients; within one by priority, what was interrupted, first come."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Flow:
     def __init__(self, tag: float) -> None:
         self.tag = tag
         self.turn = 0  # number of its valid entry in the order of turns; 0 = it has none
-        self.heap: list[tuple[int, int, Request]] = []
+        self.heap: list[tuple[int, bool, int, Request]] = []
         self.num_dead = 0
 
 
@@ -43,7 +43,9 @@ class FairQueue:
         flow = self._flows.get(request.client)
         if flow is None:
             flow = self._flows[request.client] = _Flow(self._clock)
-        heapq.heappush(flow.heap, (-request.head.priority, request.sequence, request))
+        # Someone is looking at the text of a later attempt, which stands still.
+        is_first_attempt = request.head.attempt == 1
+        heapq.heappush(flow.heap, (-request.head.priority, is_first_attempt, request.sequence, request))
         self._length += 1
         if not flow.turn:
             flow.tag = max(flow.tag, self._clock)  # no credit for the time it had nothing to ask for
@@ -79,7 +81,7 @@ class FairQueue:
         flow = self._flows[request.client]
         flow.num_dead += 1
         if flow.num_dead > _SLACK and flow.num_dead * 2 > len(flow.heap):
-            flow.heap = [entry for entry in flow.heap if not entry[2].is_over]
+            flow.heap = [entry for entry in flow.heap if not entry[-1].is_over]
             heapq.heapify(flow.heap)
             flow.num_dead = 0
         self._one_less()
@@ -92,7 +94,7 @@ class FairQueue:
 
     def waiting(self) -> list[Request]:
         """Everything that waits, in no order."""
-        return [entry[2] for flow in self._flows.values() for entry in flow.heap if not entry[2].is_over]
+        return [entry[-1] for flow in self._flows.values() for entry in flow.heap if not entry[-1].is_over]
 
     def _take_turn(self, client: Client, flow: _Flow) -> None:
         self._count += 1
@@ -106,7 +108,7 @@ class FairQueue:
     @staticmethod
     def _first_alive(flow: _Flow) -> Request | None:
         while flow.heap:
-            request = heapq.heappop(flow.heap)[2]
+            request = heapq.heappop(flow.heap)[-1]
             if not request.is_over:
                 return request
             flow.num_dead -= 1

@@ -13,6 +13,7 @@ from broker.timers import Timer
 from mesh.messages import ModelLoad, NodeFacts, Welcome
 
 _PREFETCH_DIVISOR = 8  # one request ready for every eight slots: enough that a freed slot never idles for a round trip
+_MAX_KNOWN_MODELS = 1000  # names come from nodes, and what they invent must not fill the memory
 _SPEED_LEARNS = 0.2  # weight of a new measurement of a busy node
 
 
@@ -125,13 +126,13 @@ class AbsentNode:
 
 
 class Registry:
-    """Nodes by connection and by identity, models by name. An identity has one connection at a time."""
+    """Nodes by connection, models by name. A process has one connection at a time; an id may be that of several."""
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.models: dict[str, Model] = {}
         self.absent: dict[str, AbsentNode] = {}
-        self._by_id: dict[str, Node] = {}
+        self._known_models: dict[str, None] = {}  # served at some time, newest last
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
@@ -148,23 +149,25 @@ class Registry:
         self.nodes[node.peer] = node
         self.absent.pop(node.address, None)
 
-    def by_id(self, node_id: str) -> Node | None:
-        return self._by_id.get(node_id)
+    def by_id(self, node_id: str) -> list[Node]:
+        """A scan, for handshakes and reports. More than one: processes that share an id by mistake."""
+        return [node for node in self if node.welcome and node.node_id == node_id]
 
     def named(self, target: str) -> list[Node]:
-        """Nodes whose id or name it is; an id wins over names."""
-        node = self._by_id.get(target)
-        return [node] if node else [node for node in self._by_id.values() if node.name == target]
+        """Nodes whose address, id or name it is; the more exact wins."""
+        at_address = [node for node in self if node.welcome and target == node.address]
+        return at_address or self.by_id(target) or [node for node in self if node.welcome and node.name == target]
+
+    def has_served(self, name: str) -> bool:
+        """Whether some node serves this model, or did."""
+        return name in self._known_models
 
     def register(self, node: Node, welcome: Welcome) -> None:
         node.welcome = welcome
-        self._by_id[welcome.node_id] = node
 
     def remove(self, node: Node) -> None:
         """Its requests must have been taken away already."""
         del self.nodes[node.peer]
-        if node.welcome and self._by_id.get(node.node_id) is node:
-            del self._by_id[node.node_id]
         for name in list(node.served):
             self._unserve(node, name)
 
@@ -178,6 +181,7 @@ class Registry:
                     node_id=node.node_id, slots_total=load.slots_total, node=node, name=load.name
                 )
                 self.model(load.name).served[node.peer] = served
+                self._remember(load.name)
             served.max_model_len = load.max_model_len
             served.slots_total = load.slots_total
             served.prefetch = prefetch or max(1, load.slots_total // _PREFETCH_DIVISOR)
@@ -204,6 +208,12 @@ class Registry:
     def drop_if_unused(self, model: Model) -> None:
         if not model.served and not model.queue:
             self.models.pop(model.name, None)
+
+    def _remember(self, name: str) -> None:
+        self._known_models.pop(name, None)
+        self._known_models[name] = None
+        while len(self._known_models) > _MAX_KNOWN_MODELS:
+            del self._known_models[next(iter(self._known_models))]
 
     def _unserve(self, node: Node, name: str) -> ServedModel:
         model = self.models[name]

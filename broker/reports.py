@@ -103,7 +103,7 @@ class Reporter:
 
     def _is_back(self, absent: AbsentNode) -> bool:
         """The node that was there has another address now."""
-        return bool(absent.node_id) and self._registry.by_id(absent.node_id) is not None
+        return bool(absent.node_id) and bool(self._registry.by_id(absent.node_id))
 
 
 def _load(model: Model) -> ModelLoad:

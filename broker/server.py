@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import logging
 import math
@@ -26,8 +27,10 @@ from mesh.discovery.mdns import Advertiser
 from mesh.discovery.records import Advert
 from mesh.discovery.session import MdnsSession
 from mesh.discovery.source import Source
-from mesh.link import Context, Frames, Link
+from mesh.link import Context, Frames
 from mesh.messages import PROTOCOL_VERSION
+from mesh.security.identified import server_link
+from mesh.security.server_access import server_access
 
 logger = logging.getLogger(__name__)
 
@@ -51,18 +54,31 @@ class BrokerServer:
         self._session: MdnsSession | None = None
         self._advertiser: Advertiser | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._key_watch: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
 
     async def start(self) -> None:
         """Bind, and begin to look for nodes. Raises ConfigError when the address cannot be bound."""
-        socket, self.address = bind_router(self._context, self.config.endpoint, self.config.is_default_port)
         self._loop = asyncio.get_running_loop()
+        self._access = server_access(
+            self._context,
+            mesh=self.config.mesh,
+            bind=self.config.endpoint,
+            insecure=self.config.insecure,
+            join_token=self.config.join,
+            with_clients=True,
+        )
+        self.config = dataclasses.replace(self.config, mesh=self._access.mesh, join="")
+        socket, self.address = bind_router(
+            self._context, self.config.endpoint, self.config.is_default_port, self._access.guard
+        )
         self.core = BrokerCore(
             self.config, node_id=self._node_id(), epoch=self._epoch, rng=self._rng, now=time.monotonic()
         )
         self.core.bound_to(self.address)
-        self._dialer = Dialer(self._context, self, self._rng)
-        self._front = Link(socket, self._front_frames, self.turn_over)
+        self._dialer = Dialer(self._context, self, self._rng, self._access.dial)
+        self._front = server_link(socket, self._access.gatekeeper, self._front_frames, self.turn_over)
+        self._watch_keys()
         await self._discover()
         self.turn_over()
 
@@ -75,7 +91,10 @@ class BrokerServer:
         if self._timer is not None:
             self._timer.cancel()
         self._dialer.close()
+        if self._key_watch is not None:
+            self._key_watch.cancel()
         self._front.close(_GOODBYE_S)
+        self._access.close()
         if self._advertiser is not None:
             await self._advertiser.close()
         if self._session is not None:
@@ -89,8 +108,8 @@ class BrokerServer:
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def _front_frames(self, frames: Frames) -> None:
-        self.core.from_client(frames, time.monotonic())
+    def _front_frames(self, user: str, frames: Frames) -> None:
+        self.core.from_client(frames, time.monotonic(), user)
 
     def node_frames(self, peer: int, frames: Frames) -> None:
         self.core.from_node(peer, frames, time.monotonic())
@@ -156,6 +175,14 @@ class BrokerServer:
         self._dialer.drain()
         self.core.tick(time.monotonic())
         self.turn_over()
+
+    def _watch_keys(self) -> None:
+        """A handshake is judged once, and a key may be revoked later."""
+        if self._access.gatekeeper is None:
+            return
+        self.core.end_access(self._access.gatekeeper.unwelcome(self.core.users))
+        self.turn_over()
+        self._key_watch = self._loop.call_later(self.config.heartbeat_s, self._watch_keys)
 
     # --- discovery ----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zmq
 
+from mesh.connection import ConfigureSocket
 from mesh.discovery.addresses import Endpoint
 from mesh.errors import ConfigError
 from mesh.link import Context, Socket, new_socket
@@ -11,17 +12,21 @@ from mesh.link import Context, Socket, new_socket
 NUM_PORTS_TRIED = 64
 
 
-def bind_router(context: Context, endpoint: Endpoint, is_default: bool) -> tuple[Socket, str]:
+def bind_router(
+    context: Context, endpoint: Endpoint, is_default: bool, guard: ConfigureSocket | None = None
+) -> tuple[Socket, str]:
     """A bound ROUTER and its real address, such as `tcp://127.0.0.1:5560`. Port 0 takes any free port.
 
     With `is_default` (the port was not asked for) the next free port is taken when that one is in use: several nodes on
-    one host need no configuration. Raises ConfigError.
+    one host need no configuration. `guard` closes the socket to strangers before it binds. Raises ConfigError.
     """
     ports: list[int | str] = [endpoint.port or "*"]
     if is_default:
         ports = [endpoint.port + offset for offset in range(NUM_PORTS_TRIED)]
     for host, ipv6 in _hosts(endpoint.host):
         socket = new_socket(context, zmq.ROUTER, ipv6=ipv6)
+        if guard is not None:
+            guard(socket)
         for port in ports:
             try:
                 socket.bind(f"tcp://{host}:{port}")

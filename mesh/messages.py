@@ -256,5 +256,5 @@ class Done(Message):
 class Refused(Message):
     """This connection, or a message on it, is not acceptable."""
 
-    code: str  # "version_mismatch", "wrong_mesh", "bad_message", "forbidden", "no_hello"
+    code: str  # "version_mismatch", "wrong_mesh", "bad_message", "forbidden", "no_hello", "revoked_key"
     text: str

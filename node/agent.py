@@ -15,6 +15,7 @@ from mesh.codec import decode
 from mesh.errors import BadMessage, RequestError, VersionMismatch
 from mesh.messages import Message, ModelLoad, RequestHead
 from mesh.report import StatusReport
+from mesh.security.keys import MEMBER
 from node.config import NodeConfig
 from node.engine.base import StepOutput
 from node.facts import Facts
@@ -55,7 +56,6 @@ class NodeAgent:
         self._send = send
         self._in_thread = in_thread
         self._on_message: dict[type[Message], Callable[..., None]] = {
-            messages.Hello: self._on_hello,
             messages.Ping: self._on_ping,
             messages.Submit: self._on_submit,
             messages.Cancel: self._on_cancel,
@@ -66,30 +66,37 @@ class NodeAgent:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def receive(self, route: Route, header: bytes, parts: list[bytes], now: float) -> None:
-        """One message from a requester. Never raises, whatever the bytes are."""
+    def receive(self, user: str, route: Route, header: bytes, parts: list[bytes], now: float) -> None:
+        """One message from a requester. `user` is who its key proves it to be. Never raises, whatever the bytes are."""
         try:
             message = decode(header)
             handler = self._on_message.get(type(message))
-            if handler is None:
+            if type(message) is messages.Hello:
+                self._on_hello(user, route, message, now)
+            elif handler is None:
                 raise BadMessage("tag", f"{type(message).__name__} is not for a node")
-            if not self.requesters.heard(route[0], now) and handler != self._on_hello:
-                self._send(route, messages.Refused("no_hello", "say Hello first"), ())
-                return
-            handler(route, message, parts, now)
+            elif self.requesters.heard(route[0], now):
+                handler(route, message, parts, now)
+            else:
+                self._refuse(route, "no_hello", "say Hello first")
         except (BadMessage, VersionMismatch) as error:
-            self.counters[f"malformed_{error.code}"] += 1
-            self._send(route, messages.Refused(error.code, str(error)), ())
+            self.counters["malformed"] += 1
+            self._refuse(route, error.code, str(error))
 
-    def _on_hello(self, route: Route, hello: messages.Hello, parts: list[bytes], now: float) -> None:
+    def _refuse(self, route: Route, code: str, text: str) -> None:
+        self.counters[f"refused_{code}"] += 1
+        self._send(route, messages.Refused(code, text), ())
+
+    def _on_hello(self, user: str, route: Route, hello: messages.Hello, now: float) -> None:
         if hello.mesh != self.config.mesh:
-            self.counters["wrong_mesh"] += 1
-            text = f"this is mesh {self.config.mesh!r}, you asked for {hello.mesh!r}"
-            self._send(route, messages.Refused("wrong_mesh", text), ())
+            self._refuse(route, "wrong_mesh", f"this is mesh {self.config.mesh!r}, you asked for {hello.mesh!r}")
+            return
+        if hello.role == "broker" and user != MEMBER:
+            self._refuse(route, "forbidden", "this is a client's key, and only a member may be a broker")
             return
         if route[0] not in self.requesters:
-            logger.info("connected role=%s name=%s", hello.role, hello.name)
-        self.requesters.welcome(route[0], hello, now)
+            logger.info("connected role=%s name=%s user=%s", hello.role, hello.name, user)
+        self.requesters.welcome(route[0], user, hello, now)
         self._send(
             route,
             messages.Welcome(
@@ -154,7 +161,9 @@ class NodeAgent:
         change = {"drain": self.drain, "undrain": self.undrain}.get(admin.action)
         if change is None:
             raise BadMessage("Admin.action", "must be drain or undrain")
-        if admin.target in (self.config.name, self.config.node_id):
+        if self.requesters.user_of(route[0]) != MEMBER:
+            done = messages.Done(admin.query_id, False, "this is a client's key: only a member may do that")
+        elif admin.target in (self.config.name, self.config.node_id):
             done = messages.Done(admin.query_id, True, change(now))
         else:
             text = f"this is {self.config.name} ({self.config.node_id}), not {admin.target}"
@@ -163,6 +172,12 @@ class NodeAgent:
 
     def _on_bye(self, route: Route, bye: messages.Bye, parts: list[bytes], now: float) -> None:
         self._disconnect(route[0], "bye", now)
+
+    def end_access(self, users: set[str]) -> None:
+        """These were let in and would not be any more: their keys were revoked."""
+        for requester in self.requesters.of_users(users):
+            self._refuse((requester.hop,), "revoked_key", "this key was revoked; ask for a new token")
+            self._disconnect(requester.hop, "revoked", requester.last_heard_at)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -176,7 +191,7 @@ class NodeAgent:
             self._end(old, "replaced")
         refusal = self._refusal(head, now)
         if refusal is not None:
-            self._reject(route, head, *refusal)
+            self._reject(route, head, *refusal, now=now)
             return False
         request = ActiveRequest(route, head, self.requests.new_engine_id(), now, codec)
         self.requests.add(request)
@@ -191,7 +206,7 @@ class NodeAgent:
         try:
             self._start(request, prepare(body, text_codec, limits, max_bytes), now)
         except RequestError as error:
-            self._fail_at_door(request, error)
+            self._fail_at_door(request, error, now)
             return False
         return True
 
@@ -213,7 +228,7 @@ class NodeAgent:
         if self.requests.by_engine_id(request.engine_id) is not request:
             return
         if isinstance(result, RequestError):
-            self._fail_at_door(request, result)
+            self._fail_at_door(request, result, request.accepted_at)
         else:
             self._start(request, result, request.accepted_at)
             self.pool.feed(request.accepted_at)
@@ -228,14 +243,21 @@ class NodeAgent:
         else:
             self.pool.add(request)
 
-    def _fail_at_door(self, request: ActiveRequest, error: RequestError) -> None:
+    def _fail_at_door(self, request: ActiveRequest, error: RequestError, now: float) -> None:
         self._end(request, "rejected")
-        self._reject(request.route, request.head, error.code, error.message, 0.0)
+        self._reject(request.route, request.head, error.code, error.message, 0.0, now=now)
 
-    def _reject(self, route: Route, head: RequestHead, code: str, text: str, retry_after_s: float) -> None:
+    def _reject(
+        self, route: Route, head: RequestHead, code: str, text: str, retry_after_s: float, *, now: float
+    ) -> None:
         self.counters[f"rejected_{code}"] += 1
         rejected = messages.Rejected(head.request_id, head.attempt, code, text, retry_after_s, self.config.name)
-        self._send(route, rejected, ())
+        self._say_the_last_word(route, rejected, now)
+
+    def _say_the_last_word(self, route: Route, message: Message, now: float) -> None:
+        """Whoever cannot hear how a request ended must not wait for it: dropped, it greets and asks again."""
+        if not self._send(route, message, ()):
+            self._disconnect(route[0], "unreachable", now)
 
     def _end(self, request: ActiveRequest, outcome: str) -> None:
         """The one way out: frees the slot, forgets the request, counts the outcome. Says nothing to the client."""
@@ -295,7 +317,7 @@ class NodeAgent:
             failed = messages.Failed(
                 request.head.request_id, request.head.attempt, "engine_failed", text, self.config.name
             )
-            self._send(request.route, failed, ())
+            self._say_the_last_word(request.route, failed, now)
             return
         if reason is not None:
             if stopped and output.finish_reason is None and request.worker is not None:
@@ -340,7 +362,7 @@ class NodeAgent:
                 if self.requests.get(*request.key) is request:  # not if sending found the route gone
                     self._end(request, "handed_over")
             ids = tuple((request.head.request_id, request.head.attempt) for request in group)
-            self._send(route, messages.Lost(ids, self.config.name, reason), ())
+            self._say_the_last_word(route, messages.Lost(ids, self.config.name, reason), now)
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -385,9 +407,9 @@ class NodeAgent:
         head = request.head
         if had_tokens:
             failed = messages.Failed(head.request_id, head.attempt, "deadline_exceeded", text, self.config.name)
-            self._send(request.route, failed, ())
+            self._say_the_last_word(request.route, failed, now)
         else:
-            self._reject(request.route, head, "deadline_exceeded", text, 0.0)
+            self._reject(request.route, head, "deadline_exceeded", text, 0.0, now=now)
 
     def report(self, now: float) -> StatusReport:
         """A node without a broker answers `status` too, with itself as the only node."""

@@ -54,6 +54,13 @@ class NodeConfig:
         (), help="address to tell others, on a host with several", metavar="HOST[:PORT]"
     )
     mdns: bool = option(True, help="advertise this node on the local network")
+    join: str = option(
+        "",
+        metavar="TOKEN",
+        help="join another host's mesh for good: the line of `phi3-broker token --member`, - or @FILE",
+    )
+    direct: bool = option(False, help="let named clients in too, not only members: for use without a broker")
+    insecure: bool = option(False, help="no encryption and no keys; on loopback addresses only")
     mesh: str = option("default", help="name of the mesh; members of another one are ignored", metavar="NAME")
     name: str = option("", help="name of this node in status; default: the host's", metavar="NAME")
     node_id: str = option("", help="who this node is for life; default: from the host and the port", metavar="ID")
@@ -105,13 +112,14 @@ class NodeConfig:
         """Whether the next port will do when the usual one is taken."""
         return self.endpoint.port == DEFAULT_PORT
 
-    def named(self, port: int) -> NodeConfig:
-        """With the name and id that were left to the host. The port tells two nodes on one host apart."""
+    def named(self, port: int, mesh: str) -> NodeConfig:
+        """With the name and id that were left to the host, and the mesh as its key has it. The port tells two nodes on
+        one host apart."""
         host = socket.gethostname()
         name = self.name or (host if port == DEFAULT_PORT else f"{host}-{port}")
         node_id = self.node_id or f"{uuid.getnode():012x}-{port}"
         home = self.home or home_folder()
-        return dataclasses.replace(self, name=name, node_id=node_id, home=home)
+        return dataclasses.replace(self, name=name, node_id=node_id, home=home, mesh=mesh, join="")
 
     def synthetic_numbers(self) -> dict[str, float]:
         """Raises ConfigError."""

@@ -68,7 +68,7 @@ class Facts:
     def progress(self, workers: Sequence[Worker]) -> tuple[int, float]:
         """Steps of all workers, and the age of the last step where work waits longest."""
         all_stats = [worker.stats for worker in workers if worker.stats is not None]
-        return sum(stats.steps for stats in all_stats), max((s.last_step_age_s for s in all_stats), default=0.0)
+        return sum(stats.steps for stats in all_stats), max((w.step_age_s for w in workers), default=0.0)
 
     def expected_wait_s(self, pool: WorkerPool, now: float) -> float:
         """How long until a queue as long as now's has drained, between 0.5 and 30 s."""

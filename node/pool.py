@@ -27,6 +27,10 @@ class Worker(Protocol):
     def stats(self) -> EngineStats | None: ...
 
     @property
+    def step_age_s(self) -> float:
+        """How long its work has waited for a step, its own silence included; 0 without work."""
+
+    @property
     def note(self) -> str:
         """What it is doing, or why it is not ready, in words."""
 

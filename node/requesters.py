@@ -13,6 +13,7 @@ class Requester:
     """One connection. It is known by its route's first frame, which ZeroMQ makes anew for each connection."""
 
     hop: bytes
+    user: str  # "member" or "client:NAME", proved by its key
     role: str
     name: str
     last_heard_at: float
@@ -31,8 +32,20 @@ class Requesters:
     def __contains__(self, hop: object) -> bool:
         return hop in self._by_hop
 
-    def welcome(self, hop: bytes, hello: Hello, now: float) -> None:
-        self._by_hop[hop] = Requester(hop, hello.role, hello.name, now)
+    def welcome(self, hop: bytes, user: str, hello: Hello, now: float) -> None:
+        self._by_hop[hop] = Requester(hop, user, hello.role, hello.name, now)
+
+    def user_of(self, hop: bytes) -> str:
+        """Empty for a connection that has not said Hello."""
+        requester = self._by_hop.get(hop)
+        return requester.user if requester is not None else ""
+
+    def of_users(self, users: set[str]) -> list[Requester]:
+        return [r for r in self._by_hop.values() if r.user in users]
+
+    @property
+    def users(self) -> set[str]:
+        return {r.user for r in self._by_hop.values()}
 
     def heard(self, hop: bytes, now: float) -> bool:
         """Renew the lease. False for a connection that has not said Hello."""

@@ -23,8 +23,10 @@ from mesh.discovery.records import Advert
 from mesh.discovery.session import MdnsSession
 from mesh.errors import RequestError
 from mesh.home import home_folder
-from mesh.link import Frames, Link
+from mesh.link import Frames
 from mesh.messages import PROTOCOL_VERSION, Message
+from mesh.security.identified import server_link
+from mesh.security.server_access import server_access
 from node.agent import NodeAgent
 from node.config import NodeConfig
 from node.engine.base import StepOutput
@@ -53,8 +55,19 @@ class NodeServer:
         """Serve. Raises ConfigError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        socket, self.address = bind_router(self._context, self.config.endpoint, self.config.is_default_bind)
-        self.config = self.config.named(parse_endpoint(self.address, bind=True).port)
+        self._access = server_access(
+            self._context,
+            mesh=self.config.mesh,
+            bind=self.config.endpoint,
+            insecure=self.config.insecure,
+            join_token=self.config.join,
+            with_clients=self.config.direct,
+            home=self.config.home,
+        )
+        socket, self.address = bind_router(
+            self._context, self.config.endpoint, self.config.is_default_bind, self._access.guard
+        )
+        self.config = self.config.named(parse_endpoint(self.address, bind=True).port, self._access.mesh)
         logger.info("listening address=%s name=%s mesh=%s", self.address, self.config.name, self.config.mesh)
         with tempfile.TemporaryDirectory(prefix="phi3-node-") as folder:
             self._workers = self._make_workers(Path(folder))
@@ -66,7 +79,7 @@ class NodeServer:
                 in_thread=self._in_thread,
                 now=self._loop.time(),
             )
-            self._link = Link(socket, self._on_frames, self._rearm)
+            self._link = server_link(socket, self._access.gatekeeper, self._on_frames, self._rearm)
             session = await self._advertise()
             self._handle_signals()
             tasks = [asyncio.create_task(worker.run(), name=worker.name) for worker in self._workers]
@@ -145,12 +158,13 @@ class NodeServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._link.close(linger_s=LEAVE_WITHIN_S)
+        self._access.close()
         await asyncio.to_thread(self._context.term)
         logger.info("stopped name=%s", self.config.name)
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
-    def _on_frames(self, frames: Frames) -> None:
+    def _on_frames(self, user: str, frames: Frames) -> None:
         try:
             split = frames.index(b"")
             header = frames[split + 1]
@@ -158,7 +172,7 @@ class NodeServer:
             self.agent.counters["malformed_envelope"] += 1
             return
         if split:
-            self.agent.receive(tuple(frames[:split]), header, frames[split + 2 :], self._loop.time())
+            self.agent.receive(user, tuple(frames[:split]), header, frames[split + 2 :], self._loop.time())
 
     def _send(self, route: Route, message: Message, parts: Sequence[bytes]) -> bool:
         try:
@@ -225,6 +239,8 @@ class NodeServer:
         self._link.drain()
         for worker in self._workers:
             worker.check()
+        if self._access.gatekeeper is not None:
+            self.agent.end_access(self._access.gatekeeper.unwelcome(self.agent.requesters.users))
         self._next_beat = self._loop.time() + self.config.heartbeat_s / 2
         self._tick()
 

@@ -23,7 +23,7 @@ FIRST_DELAY_S = 0.5
 MAX_DELAY_S = 60.0
 STEADY_AFTER_S = 60.0  # a worker that served this long starts over with the first delay
 STOP_WITHIN_S = 2.0
-SILENT_AFTER_S = 10.0  # statistics come four times a second; a loaded worker this silent hangs in native code
+SILENT_AFTER_S = 10.0  # statistics come four times a second; an idle worker this silent hangs in native code
 
 
 class WorkerProcess:
@@ -68,10 +68,20 @@ class WorkerProcess:
         self._ready_at = 0.0
         self._reason = ""
         self._is_stopping = False
+        self._has_work = False
 
     # --- what the pool calls ------------------------------------------------------------------------------------------
 
+    @property
+    def step_age_s(self) -> float:
+        """A worker that is stopped reports nothing, and its last report said that all was well: its silence counts."""
+        if not self._has_work or self.info is None:
+            return 0.0
+        last_step_age_s = self.stats.last_step_age_s if self.stats is not None else 0.0
+        return last_step_age_s + self._loop.time() - self._heard_at
+
     def submit(self, requests: Sequence[EngineRequest]) -> None:
+        self._has_work = True
         self._tell(ipc.Submit(requests))
 
     def cancel(self, engine_ids: Sequence[int]) -> None:
@@ -109,6 +119,7 @@ class WorkerProcess:
         """One process, from its start to its end."""
         self.num_starts += 1
         self._reason = ""
+        self._has_work = False
         self.note = "starting"
         address = f"ipc://{self._folder}/{self.name}-{self.num_starts}"
         socket = self._context.socket(zmq.PAIR)
@@ -159,8 +170,8 @@ class WorkerProcess:
         """Kill a worker that hangs: it has work and makes no step, or it is silent altogether."""
         if self.info is None:
             return
-        if self.stats is not None and self.stats.last_step_age_s > self._stall_s:
-            self.kill(f"no step for {self.stats.last_step_age_s:.1f} s while work waits")
+        if self.step_age_s > self._stall_s:
+            self.kill(f"no step for {self.step_age_s:.1f} s while work waits")
         elif self._loop.time() - self._heard_at > max(SILENT_AFTER_S, self._stall_s):
             self.kill(f"silent for {self._loop.time() - self._heard_at:.1f} s")
 
@@ -173,6 +184,7 @@ class WorkerProcess:
                 self._on_outputs(self, outputs)
             case ipc.Stats(stats):
                 self.stats = stats
+                self._has_work = bool(stats.num_running or stats.num_waiting)
                 self._on_stats(self)
             case ipc.Progress(text):
                 self.note = text

@@ -31,14 +31,14 @@ install_torch() {
     local python=$1
     "$python" -c 'import torch' 2>/dev/null && return
     if [ -n "${PHI3_MESH_TORCH:-}" ]; then
-        "$python" -m pip install -q "$PHI3_MESH_TORCH"
+        "$python" -m pip install -qq "$PHI3_MESH_TORCH"
     elif has_gpu || [ "$(uname -s)" != Linux ]; then
-        "$python" -m pip install -q torch
+        "$python" -m pip install -qq torch
     # pip may know a CPU wheel already (a wheel folder, a mirror); only otherwise is PyTorch's own index asked.
-    elif "$python" -m pip install -q --dry-run --no-deps --report - "$CPU_TORCH" 2>/dev/null | grep -q '"version": "[^"]*+cpu"'; then
-        "$python" -m pip install -q "$CPU_TORCH"
+    elif "$python" -m pip install -qq --dry-run --no-deps --report - "$CPU_TORCH" 2>/dev/null | grep -q '"version": "[^"]*+cpu"'; then
+        "$python" -m pip install -qq "$CPU_TORCH"
     else
-        "$python" -m pip install -q "$CPU_TORCH" --extra-index-url "$CPU_INDEX"
+        "$python" -m pip install -qq "$CPU_TORCH" --extra-index-url "$CPU_INDEX"
     fi
 }
 
@@ -51,9 +51,9 @@ make_env() {
     say "making $folder with $("$python" --version) [$extras] (once; a few minutes on a slow line)"
     [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
     python="$folder/bin/python"
-    "$python" -m pip install -q --disable-pip-version-check --upgrade pip
+    "$python" -m pip install -qq --disable-pip-version-check --upgrade pip
     case ",$extras," in *,node,*) say "installing torch"; install_torch "$python" ;; esac
     say "installing phi3-mesh[$extras]"
-    "$python" -m pip install -q --disable-pip-version-check -e ".[$extras]"
+    "$python" -m pip install -qq --disable-pip-version-check -e ".[$extras]"
     printf '%s' "$wanted" >"$stamp"
 }

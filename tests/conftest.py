@@ -5,9 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
+
+# Keys and models of the tests are their own, also in the processes that they start. scripts/test keeps the folder from
+# one run to the next, because the demo model takes half a minute to make.
+os.environ.setdefault("PHI3_MESH_HOME", tempfile.mkdtemp(prefix="phi3-test-"))
 
 
 def _missing(mark: str) -> str | None:
@@ -31,7 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def model_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """PHI3_MESH_HOME keeps the converted demo model from one run to the next; without it, each run makes its own."""
-    home = os.environ.get("PHI3_MESH_HOME")
-    return Path(home) if home else tmp_path_factory.mktemp("home")
+def model_home() -> Path:
+    """Where the demo model is, or will be."""
+    return Path(os.environ["PHI3_MESH_HOME"])
+
+
+@pytest.fixture
+def plain_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests whose servers or clients are scripted on raw sockets: the client library leaves encryption out."""
+    monkeypatch.setenv("PHI3_MESH_INSECURE", "1")

@@ -103,6 +103,13 @@ def _add_connection(parser: argparse.ArgumentParser) -> None:
         "(default: $PHI3_MESH_BROKER, else found by multicast DNS)",
     )
     group.add_argument("--mesh", default="default", metavar="NAME", help="name of the mesh (default: %(default)s)")
+    group.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="the line of `phi3-broker token --client NAME`, - or @FILE "
+        "(default: $PHI3_MESH_TOKEN, else the key of the mesh on this host)",
+    )
+    group.add_argument("--insecure", action="store_true", help="plain text, to a mesh on this host that was started so")
     group.add_argument("--debug", action="store_true", help="log what the client does on standard error")
 
 

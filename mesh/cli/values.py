@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from mesh import AsyncClient
+from mesh.security.loading import token_argument
 
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "model")
 
@@ -18,7 +19,12 @@ def sampling_values(args: argparse.Namespace) -> dict[str, Any]:
 
 def new_client(args: argparse.Namespace) -> AsyncClient:
     """Not connected yet. Raises ConfigError."""
-    return AsyncClient(args.broker, mesh=args.mesh)
+    return AsyncClient(args.broker, token=token_of(args), mesh=args.mesh, insecure=args.insecure or None)
+
+
+def token_of(args: argparse.Namespace) -> str | None:
+    """Raises ConfigError when the file cannot be read."""
+    return None if args.token is None else token_argument(args.token, "--token")
 
 
 def opening(system: str | None) -> list[dict[str, str]]:

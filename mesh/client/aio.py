@@ -16,10 +16,10 @@ from mesh.client.options import ClientOptions, addresses_from
 from mesh.client.params import Item, Message, Parameters, asks_of, values_of
 from mesh.client.results import Completion
 from mesh.client.retry import RetryPolicy
-from mesh.connection import ConfigureSocket
 from mesh.errors import Rejected
 from mesh.messages import Admin, Done, Query
 from mesh.report import ModelReport, StatusReport
+from mesh.security.caller_access import caller_access
 
 
 class AsyncClient:
@@ -32,34 +32,37 @@ class AsyncClient:
         self,
         address: str | Sequence[str] | None = None,
         *,
+        token: str | None = None,
         mesh: str = "default",
+        insecure: bool | None = None,
         name: str | None = None,
         connect_timeout_s: float = 3.0,
         reconnect_timeout_s: float = 30.0,
         max_attempts: int = 8,
         patience_s: float = 60.0,
-        configure: ConfigureSocket | None = None,
     ) -> None:
         """
         address: of a broker or a lone node, `host:port`; several (a list, or commas) are tried in turn. None takes
             PHI3_MESH_BROKER from the environment, or else looks for one on the network.
+        token: the line that `phi3-broker token --client NAME` printed. None takes PHI3_MESH_TOKEN, or the file that
+            PHI3_MESH_TOKEN_FILE names, or else the key of the mesh that runs on this host.
+        mesh: its name, if it has one.
+        insecure: plain text, for a mesh on this machine that was started so. None: what PHI3_MESH_INSECURE says.
         name: shown to operators; host name and process id if None.
         connect_timeout_s: after it the first call raises BrokerUnreachable.
         reconnect_timeout_s: how long requests in flight outlive the loss of every broker.
         max_attempts: how many nodes may die under one request.
         patience_s: how long a request without timeout_s waits for a mesh in which nothing is ready.
-        configure: sets up each socket before it connects.
 
-        Raises: ConfigError.
+        Raises: ConfigError, also when there is no key.
         """
         self._options = ClientOptions(
             addresses=addresses_from(address),
-            mesh=mesh,
+            access=caller_access(mesh, token, insecure),
             name=name or "",
             connect_timeout_s=connect_timeout_s,
             reconnect_timeout_s=reconnect_timeout_s,
             retry=RetryPolicy(max_attempts=max_attempts, patience_s=patience_s),
-            configure=configure,
         )
         self._core: Core | None = None
 

@@ -15,7 +15,6 @@ from mesh.client.iterators import Burst, Stream
 from mesh.client.loop_thread import LoopThread
 from mesh.client.params import Item, Message, Parameters
 from mesh.client.results import Chunk, Completion
-from mesh.connection import ConfigureSocket
 from mesh.report import ModelReport, StatusReport
 
 T = TypeVar("T")
@@ -24,13 +23,14 @@ T = TypeVar("T")
 class ClientArguments(TypedDict, total=False):
     """See AsyncClient."""
 
+    token: str | None
     mesh: str
+    insecure: bool | None
     name: str | None
     connect_timeout_s: float
     reconnect_timeout_s: float
     max_attempts: int
     patience_s: float
-    configure: ConfigureSocket | None
 
 
 class Client:

@@ -78,7 +78,7 @@ class Core:
             role="client",
             name=options.name or f"{socket.gethostname()}:{self._pid}",
             epoch=secrets.randbits(63),
-            mesh=options.mesh,
+            mesh=options.access.mesh,
             codecs=CODECS,
         )
         self._dialer = Dialer(self._context, options, hello, self._rng)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mesh.client.retry import RetryPolicy
-from mesh.connection import ConfigureSocket
 from mesh.discovery.addresses import BadAddress, parse_endpoint
 from mesh.errors import ConfigError
+from mesh.security.caller_access import CallerAccess
+from mesh.security.sockets import require_loopback
 
 ENV_BROKER = "PHI3_MESH_BROKER"
 
@@ -19,17 +20,19 @@ class ClientOptions:
     """Everything about a client but what it asks for."""
 
     addresses: tuple[str, ...]  # empty: look for one
-    mesh: str
+    access: CallerAccess
     name: str
     connect_timeout_s: float
     reconnect_timeout_s: float
     retry: RetryPolicy
-    configure: ConfigureSocket | None = None  # sets up a socket before it connects: the place for keys
 
     def __post_init__(self) -> None:
         for field in ("connect_timeout_s", "reconnect_timeout_s"):
             if not 0 < getattr(self, field) < 1e9:
                 raise ConfigError(f"{field}: {getattr(self, field)}, must be a positive number of seconds")
+        if self.access.is_insecure:
+            for address in self.addresses:
+                require_loopback(address, "insecure")
 
 
 def addresses_from(address: str | Sequence[str] | None) -> tuple[str, ...]:

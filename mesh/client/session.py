@@ -37,6 +37,7 @@ from mesh.messages import (
     Welcome,
 )
 from mesh.report import StatusReport
+from mesh.security.reasons import DownReason
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +49,13 @@ class Down:
     """Why a session ended."""
 
     reason: str
-    code: str = ""  # of Refused; such an answer will not change by asking again
+    code: str = ""  # of Refused, or why the handshake failed; such an answer will not change by asking again
+    suspicion: str = ""  # such a code that a server may also cause by dying at the wrong moment: believe the second one
     is_own_fault: bool = False  # this process stood still for longer than the server waits
+
+
+def _down(reason: DownReason) -> Down:
+    return Down(reason, code=reason.code) if reason.is_certain else Down(reason, suspicion=reason.code)
 
 
 class DialFailed(MeshError):
@@ -86,7 +92,7 @@ class Session:
         self._down: Down | None = None
         self._is_over = False
         self._is_handed_over = False  # to the owner, who hears of the end from then on
-        self._heard_at = self._beat_at = self._loop.time()
+        self._heard_at = self._beat_at = self._ping_at = self._loop.time()
         self._num_beats = 0
         self._timer: asyncio.TimerHandle | None = None
         self._outbox: Outbox | None = None
@@ -94,7 +100,7 @@ class Session:
             context,
             address,
             on_up=lambda: self.send(hello),
-            on_down=lambda reason: self._end(Down(reason)),
+            on_down=lambda reason: self._end(_down(reason)),
             on_frames=self._on_frames,
             configure=configure,
         )
@@ -191,16 +197,22 @@ class Session:
         if pause_s > lease_s:  # the server has given us up meanwhile, and our requests with us
             self._end(Down(f"this process did not run for {pause_s:.1f} s", is_own_fault=True))
             return
-        if now - self._heard_at > lease_s:
+        if now - self._heard_at >= lease_s:
             self._connection.drain()  # a sign of life may lie here unread
         silence_s = now - self._heard_at
-        if silence_s > lease_s:
+        if silence_s >= lease_s:
             self._end(Down(f"no sign of life from {self.address} for {silence_s:.1f} s"))
         if self._is_over:
             return
-        self._num_beats += 1
-        self._timer = self._loop.call_later(welcome.heartbeat_s, self._beat)
-        self.send(Ping(self._num_beats))
+        is_ping_due = now >= self._ping_at
+        if is_ping_due:
+            self._ping_at = now + welcome.heartbeat_s
+        # The lease may end between two pings, and whoever waits for a silent server waits no longer than that.
+        next_s = min(self._ping_at, self._heard_at + lease_s) - now
+        self._timer = self._loop.call_later(max(next_s, 0.001), self._beat)
+        if is_ping_due:
+            self._num_beats += 1
+            self.send(Ping(self._num_beats))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import resource
 import signal
 import socket
@@ -17,13 +16,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.broker_world import World, in_world
+from tests.support.environment import clean_environment
+
+pytestmark = pytest.mark.usefixtures("plain_text")
 
 
 @contextlib.asynccontextmanager
 async def command(*argv: str) -> AsyncIterator[Process]:
-    env = {key: value for key, value in os.environ.items() if not key.startswith("PHI3_")}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "broker.cli", *argv, stdout=PIPE, stderr=PIPE, env=env
+        sys.executable, "-m", "broker.cli", *argv, stdout=PIPE, stderr=PIPE, env=clean_environment()
     )
     try:
         yield process
@@ -52,7 +53,7 @@ async def serving(process: Process) -> str:
 def test_serve_status_drain_and_stop() -> None:
     async def story(world: World) -> None:
         node = world.node("a", slots=4)
-        options = ("--bind", "127.0.0.1:0", "--no-mdns", "--mesh", world.mesh, "--node", node.address[6:])
+        options = ("--insecure", "--bind", "127.0.0.1:0", "--no-mdns", "--mesh", world.mesh, "--node", node.address[6:])
         async with command("serve", *options) as broker:
             address = await serving(broker)
             ask = ("--broker", address, "--mesh", world.mesh)
@@ -84,7 +85,7 @@ def test_serve_status_drain_and_stop() -> None:
 
 def test_a_second_signal_does_not_wait() -> None:
     async def story(world: World) -> None:
-        async with command("serve", "--bind", "127.0.0.1:0", "--no-mdns", "--mesh", world.mesh) as broker:
+        async with command("serve", "--insecure", "--bind", "127.0.0.1:0", "--no-mdns", "--mesh", world.mesh) as broker:
             await serving(broker)
             broker.send_signal(signal.SIGINT)
             broker.send_signal(signal.SIGTERM)
@@ -100,7 +101,7 @@ def test_a_port_that_is_taken_is_an_error_that_says_so() -> None:
             port = taken.getsockname()[1]
             code, _, err = await run("serve", "--no-mdns", "--bind", f"127.0.0.1:{port}")
         assert code == 2
-        assert err.startswith(f"phi3-broker: --bind: cannot bind tcp://127.0.0.1:{port}")
+        assert f"phi3-broker: --bind: cannot bind tcp://127.0.0.1:{port}" in err
         assert "Traceback" not in err
 
     in_world(story)

@@ -19,9 +19,12 @@ from typing import Any
 import pytest
 
 from mesh.messages import Refused
+from tests.support.environment import clean_environment
 from tests.support.eventually import eventually
 from tests.support.fake_server import FakeServer, Request, answer
 from tests.support.story import text_of, tokens_of
+
+pytestmark = pytest.mark.usefixtures("plain_text")
 
 WITHIN_S = 30
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
@@ -34,10 +37,11 @@ def server() -> Iterator[FakeServer]:
 
 
 def started(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("PHI3_")}
     # Unbuffered: what a read here took in advance, communicate() would not see.
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "bufsize": 0}
-    return subprocess.Popen([sys.executable, "-m", "mesh.cli.main", *arguments], env=env, **(pipes | options))
+    return subprocess.Popen(
+        [sys.executable, "-m", "mesh.cli.main", *arguments], env=clean_environment(), **(pipes | options)
+    )
 
 
 def ran(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -430,7 +434,7 @@ def test_the_doctor_names_another_mesh(server: FakeServer) -> None:
 
     assert code == 1
     assert "✗ handshake" in out
-    assert "pass its name with --mesh NAME" in out
+    assert "its name with --mesh NAME" in out
 
 
 def test_the_doctor_finds_nobody_soon_and_says_what_to_do() -> None:
@@ -444,7 +448,7 @@ def test_the_doctor_finds_nobody_soon_and_says_what_to_do() -> None:
 
 def test_the_doctor_is_content_with_a_node_that_answers(tmp_path: Path) -> None:
     log = tmp_path / "node.log"
-    arguments = ("--engine", "synthetic", "--bind", "127.0.0.1:0", "--no-mdns", "--name", "alpha")
+    arguments = ("--insecure", "--engine", "synthetic", "--bind", "127.0.0.1:0", "--no-mdns", "--name", "alpha")
     with log.open("wb") as output:
         node = subprocess.Popen([sys.executable, "-m", "node.cli", *arguments], stdout=output, stderr=output)
     try:

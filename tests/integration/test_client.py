@@ -38,6 +38,8 @@ from tests.support.eventually import eventually
 from tests.support.fake_server import FakeServer, Request
 from tests.support.story import text_of, tokens_of
 
+pytestmark = pytest.mark.usefixtures("plain_text")
+
 
 def whole_text(prompt: str, count: int) -> str:
     return text_of(tokens_of({"prompt": prompt}, count), is_whole=True)
@@ -387,7 +389,7 @@ def test_without_an_address_the_network_is_searched(server, monkeypatch):
     monkeypatch.delenv("PHI3_MESH_BROKER", raising=False)
     asked: list[str] = []
 
-    async def find(mesh: str, timeout_s: float) -> find_module.Found:
+    async def find(mesh: str, timeout_s: float, interfaces: list[str] | None) -> find_module.Found:
         asked.append(mesh)
         return find_module.Found([server.address] if mesh == "default" else [], [], [f"mDNS for mesh {mesh!r}: nobody"])
 

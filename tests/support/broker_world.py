@@ -35,6 +35,7 @@ class World:
     async def broker(self, *addresses: str, **options: Any) -> BrokerServer:
         """A broker that uses these nodes (or brokers)."""
         fields = {"name": f"broker-{len(self.brokers)}", "bind": "127.0.0.1:0", "mdns": False, "mesh": self.mesh}
+        fields["insecure"] = True  # the nodes and clients of this world are scripted on raw sockets
         nodes = tuple(address.removeprefix("tcp://") for address in addresses)
         server = BrokerServer(BrokerConfig(**{**fields, "node": nodes, **options}))  # type: ignore[arg-type]
         await server.start()

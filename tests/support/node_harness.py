@@ -12,6 +12,7 @@ from mesh.bodies import TokenEntry
 from mesh.codec import decode, encode
 from mesh.errors import RequestError
 from mesh.messages import Message, RequestHead
+from mesh.security.keys import MEMBER
 from node.agent import NodeAgent
 from node.config import NodeConfig
 from node.engine.base import EngineInfo, EngineRequest, EngineStats, StepOutput
@@ -32,8 +33,13 @@ class FakeWorker:
     info: EngineInfo | None
     stats: EngineStats | None = None
     note: str = ""
+    silence_s: float = 0.0
     submitted: list[EngineRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
+
+    @property
+    def step_age_s(self) -> float:
+        return self.stats.last_step_age_s + self.silence_s if self.stats else 0.0
 
     def submit(self, requests: Sequence[EngineRequest]) -> None:
         self.submitted.extend(requests)
@@ -77,11 +83,11 @@ class NodeHarness:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def receives(self, message: Message, *parts: bytes, route: Route = CLIENT) -> None:
-        self.agent.receive(route, encode(message), list(parts), self.now)
+    def receives(self, message: Message, *parts: bytes, route: Route = CLIENT, user: str = MEMBER) -> None:
+        self.agent.receive(user, route, encode(message), list(parts), self.now)
 
-    def hello(self, route: Route = CLIENT, mesh: str = "default") -> None:
-        self.receives(messages.Hello("client", "test", 1, mesh), route=route)
+    def hello(self, route: Route = CLIENT, mesh: str = "default", *, user: str = MEMBER, role: str = "client") -> None:
+        self.receives(messages.Hello(role, "test", 1, mesh), route=route, user=user)
 
     def submits(self, request_id: int = 1, attempt: int = 1, *, route: Route = CLIENT, **body: Any) -> None:
         head = {k: body.pop(k) for k in ("model", "deadline_s", "stream") if k in body}

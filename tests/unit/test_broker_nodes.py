@@ -117,15 +117,22 @@ def test_a_stalled_node_loses_its_work_but_not_its_connection(broker: BrokerHarn
     assert broker.node_report("a").state == "ready"
 
 
-def test_a_new_epoch_on_the_same_node_id_replaces_the_old_process(broker: BrokerHarness) -> None:
-    old = broker.joins("a", epoch=1, node_id="x")
-    request = broker.submits_one()
+def test_two_processes_with_one_id_are_two_nodes(broker: BrokerHarness) -> None:
+    """Cloned machines and containers on two hosts share a hardware address, and so an id. Each Welcome threw the other
+    node out with all its work, and so on in turns."""
+    broker.joins("a", slots=1, epoch=1, node_id="x")
+    first = broker.submits_one()
 
-    broker.joins("a2", epoch=2, node_id="x")
+    broker.joins("b", slots=1, epoch=2, node_id="x")
+    second = broker.submits_one()
 
-    assert broker.hung_up[old.peer] == ("restarted", Redial.SOON)
-    assert [type(message) for message in broker.sent_to_client(request)] == [Lost]
-    assert broker.where_is(broker.submits_one()) == "a2"
+    assert (broker.where_is(first), broker.where_is(second)) == ("a", "b")
+    assert broker.hung_up == {}
+    told = broker.drains("x")
+    assert not told.ok
+    assert "tcp://a:5560, tcp://b:5560" in told.text
+    assert broker.drains("tcp://b:5560").ok
+    assert broker.node_report("tcp://b:5560").state == "draining"
 
 
 def test_a_pong_with_a_new_epoch_is_a_restart_too(broker: BrokerHarness) -> None:
@@ -230,7 +237,7 @@ def test_draining_nobody_or_two_says_what_is_wrong(broker: BrokerHarness) -> Non
     broker.joins("two", called="gpu", node_id="y")
 
     assert "known: gpu, gpu" in broker.drains("nobody").text
-    assert "their ids: x, y" in broker.drains("gpu").text
+    assert "tcp://one:5560, tcp://two:5560" in broker.drains("gpu").text
 
 
 def test_a_stale_pong_does_not_overwrite_what_the_broker_counts_itself(broker: BrokerHarness) -> None:
@@ -346,3 +353,16 @@ def test_nodes_of_a_broker_upstream_count_as_its_slots(broker: BrokerHarness) ->
 
 def _frames(message: Refused) -> list[bytes]:
     return [b"", encode(message)]
+
+
+def test_a_drain_that_was_taken_back_through_another_broker_is_over_here_too(broker: BrokerHarness) -> None:
+    """The broker that had been told to drain left the node out for ever."""
+    node = broker.joins("a")
+    assert broker.drains("a").ok
+    node.state = "draining"
+    broker.time_passes(0.6)
+
+    node.state = "ready"
+    broker.time_passes(0.6)
+
+    assert broker.where_is(broker.submits_one()) == "a"

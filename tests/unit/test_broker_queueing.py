@@ -23,12 +23,12 @@ class Queue:
     def client(self, name: str) -> Client:
         if name not in self.clients:
             route = name.encode()
-            self.clients[name] = Client((route,), Hop(route, Hello("client", name, 1, "default"), 0.0))
+            self.clients[name] = Client((route,), Hop(route, "member", Hello("client", name, 1, "default"), 0.0))
         return self.clients[name]
 
-    def push(self, name: str, cost: int = 10, priority: int = 0) -> Request:
+    def push(self, name: str, cost: int = 10, priority: int = 0, attempt: int = 1) -> Request:
         self.count += 1
-        head = RequestHead(self.count, 1, "phi3", cost, 0, priority=priority)
+        head = RequestHead(self.count, attempt, "phi3", cost, 0, priority=priority)
         request = Request(self.client(name), head, b"", self.model, self.count, 0.0)
         self.queue.push(request)
         return request
@@ -56,6 +56,15 @@ def test_higher_priority_goes_first_within_a_client() -> None:
     low, high, later = queue.push("a"), queue.push("a", priority=5), queue.push("a", priority=5)
 
     assert queue.pop_all() == [high, later, low]
+
+
+def test_what_was_interrupted_does_not_line_up_behind_what_has_not_begun() -> None:
+    """A stream whose node died waited behind the thousands of prompts that its own client had sent after it."""
+    queue = Queue()
+    waiting = [queue.push("a") for _ in range(3)]
+    resumed, urgent = queue.push("a", attempt=2), queue.push("a", priority=1)
+
+    assert queue.pop_all() == [urgent, resumed, *waiting]
 
 
 def test_priority_is_no_way_to_get_ahead_of_other_clients() -> None:

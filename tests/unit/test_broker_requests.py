@@ -93,6 +93,28 @@ def test_an_unknown_model_is_rejected_with_the_list_of_those_there_are(broker: B
     assert "phi3" in rejected.text
 
 
+def test_a_model_whose_last_node_has_gone_is_not_ready_rather_than_unknown(broker: BrokerHarness) -> None:
+    """With another model still there, a restart of its only node ended every request with an error for the caller."""
+    broker.joins("a", model="phi3")
+    broker.joins("b", model="tiny")
+    request = broker.submits_one(model="tiny")
+    broker.dies("b")
+
+    again, new = request.again(), broker.submits_one(model="tiny")
+    broker.resubmits(again, model="tiny")
+
+    assert codes(broker, again) == codes(broker, new) == ["not_ready"]
+
+
+def test_after_a_restart_an_interrupted_request_waits_for_its_model_to_come_back(broker: BrokerHarness) -> None:
+    """The new broker met the node of another model first."""
+    broker.joins("a", model="phi3")
+    request = Asked("alice", 7, attempt=2)
+    broker.resubmits(request, model="tiny")
+
+    assert codes(broker, request) == ["not_ready"]
+
+
 def test_no_model_named_is_fine_when_there_is_one_and_an_error_when_there_are_two(broker: BrokerHarness) -> None:
     broker.joins("a", model="phi3")
     assert broker.where_is(broker.submits_one(model="")) == "a"

@@ -44,7 +44,7 @@ def test_another_mesh_is_refused_by_name() -> None:
 
 
 def test_garbage_is_counted_and_answered_and_harms_nobody(node: NodeHarness) -> None:
-    node.agent.receive(OTHER, b"\xc1garbage", [], node.now)
+    node.agent.receive("member", OTHER, b"\xc1garbage", [], node.now)
     assert only(node.said(messages.Refused, OTHER)).code == "bad_message"
     node.submits()
     assert node.said(messages.Accepted) == [messages.Accepted((1,))]
@@ -404,3 +404,34 @@ def test_a_lone_node_answers_status_with_itself(node: NodeHarness) -> None:
     assert report.kind == "node"
     assert report.num_ready == 1
     assert report.nodes[0].slots_total == 4
+
+
+# --- who may do what --------------------------------------------------------------------------------------------------
+
+
+def test_a_client_key_cannot_be_a_broker() -> None:
+    node = NodeHarness()
+    node.hello(user="client:notebook", role="broker")
+    assert only(node.said(messages.Refused)).code == "forbidden"
+    assert node.said(messages.Welcome) == []
+
+
+def test_a_client_key_cannot_drain() -> None:
+    node = NodeHarness()
+    node.hello(user="client:notebook")
+    node.receives(messages.Admin(1, "drain", "n1"), user="client:notebook")
+    done = only(node.said(messages.Done))
+    assert not done.ok
+    assert "only a member" in done.text
+    assert node.agent.state == "ready"
+
+
+def test_a_revoked_key_ends_its_connections_and_nobody_elses(node: NodeHarness) -> None:
+    node.hello(OTHER, user="client:notebook")
+    node.submits(1)
+    node.submits(1, route=OTHER)
+    node.agent.end_access({"client:notebook"})
+    assert only(node.said(messages.Refused, OTHER)).code == "revoked_key"
+    assert len(node.agent.requests) == 1
+    node.submits(2, route=OTHER)
+    assert node.said(messages.Refused, OTHER)[-1].code == "no_hello"

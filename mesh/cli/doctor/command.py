@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from mesh import AsyncClient
 from mesh.cli import terminal
 from mesh.cli.doctor.network import (
     examine_discovery,
@@ -13,9 +14,10 @@ from mesh.cli.doctor.network import (
     examine_names,
     examine_ports,
 )
-from mesh.cli.doctor.service import examine_handshakes, examine_service
+from mesh.cli.doctor.service import examine_handshakes, examine_key, examine_service
 from mesh.cli.doctor.steps import Finding, Mark, skipped, verdict
 from mesh.cli.running import run_until_told
+from mesh.cli.values import token_of
 from mesh.client.options import addresses_from
 
 _STEPS = ("port", "handshake", "models", "answer")
@@ -30,6 +32,7 @@ class _Examination:
     def __init__(self, args: argparse.Namespace) -> None:
         self._given = addresses_from(args.broker)
         self._args = args
+        self._token = token_of(args)
         self._findings: list[Finding] = []
         self._is_plain = not all(terminal.can_show(mark.value[0], sys.stdout) for mark in Mark)
 
@@ -42,6 +45,10 @@ class _Examination:
         return 0 if is_fine else 1
 
     async def _examine(self) -> None:
+        access, finding = examine_key(self._args.mesh, self._token, self._args.insecure or None)
+        self._show(finding)
+        if access is None:
+            return
         interfaces, finding = examine_interfaces(self._args.interface)
         self._show(finding)
         if self._given:
@@ -49,15 +56,18 @@ class _Examination:
             endpoints, findings = await examine_names(self._given)
         else:
             self._show(*await examine_multicast(interfaces))
-            endpoints, findings = await examine_discovery(self._args.mesh, interfaces)
+            endpoints, findings = await examine_discovery(access.mesh, interfaces)
         if not self._show(*findings):
             return
         reached, findings = await examine_ports(endpoints)
         if not self._show(*findings):
             return
-        welcomed, findings = await examine_handshakes(reached, self._args.mesh)
+        welcomed, findings = await examine_handshakes(reached, access)
         if self._show(*findings):
-            self._show(*await examine_service(welcomed, self._args.mesh, self._args.model))
+            client = AsyncClient(
+                welcomed, token=self._token, mesh=self._args.mesh, insecure=self._args.insecure or None
+            )
+            self._show(*await examine_service(client, self._args.model))
 
     def _show(self, *findings: Finding) -> bool:
         """Whether to go on."""

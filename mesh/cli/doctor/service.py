@@ -1,4 +1,4 @@
-"""The steps from the handshake on: does it accept us, is anything ready, does an answer come."""
+"""The key, and the steps from the handshake on: does it accept us, is anything ready, does an answer come."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ import zmq
 
 from mesh import AsyncClient
 from mesh.cli import terminal
-from mesh.cli.doctor.steps import Finding, failed, passed, warned
+from mesh.cli.doctor.steps import Finding, failed, passed, skipped, warned
 from mesh.client.session import DialFailed, Session
-from mesh.errors import MeshError, NoSuchModel
+from mesh.errors import ConfigError, MeshError, NoSuchModel
 from mesh.messages import Hello
 from mesh.report import NodeReport, StatusReport
+from mesh.security.caller_access import CallerAccess, caller_access
 
 HANDSHAKE_S = 1.5
 REPORT_S = 5.0
 ANSWER_S = 60.0
 
 _REMEDIES = {
-    "wrong_mesh": "it belongs to another mesh: pass its name with --mesh NAME",
+    "wrong_mesh": "it belongs to another mesh: give a token of that one with --token, or its name with --mesh NAME",
+    "unknown_key": "ask for a token: `phi3-broker token --client NAME` on the broker's host prints one",
+    "revoked_key": "ask for a new token: `phi3-broker token --client NAME` on the broker's host prints one",
+    "encrypted": "leave --insecure out",
+    "not_encrypted": "that one was started with --insecure: do the same, or start it without",
     "version_mismatch": "upgrade the older of the two sides",
     "version": "upgrade the older of the two sides",
     "forbidden": "use a key that this mesh accepts",
@@ -30,11 +35,22 @@ _REMEDIES = {
 _NOT_OURS = "what listens there is no broker or node of a mesh, or it hangs: check the port, look at its log"
 
 
-async def examine_handshakes(endpoints: Sequence[str], mesh: str) -> tuple[list[str], list[Finding]]:
+def examine_key(mesh: str, token: str | None, insecure: bool | None) -> tuple[CallerAccess | None, Finding]:
+    """Whether there is one, and whose."""
+    try:
+        access = caller_access(mesh, token, insecure)
+    except ConfigError as error:
+        return None, failed("key", "there is none that can be used", str(error))
+    if access.is_insecure:
+        return access, skipped("key", "none: --insecure talks in plain text, and on this host only")
+    return access, passed("key", f"{access.user} of mesh {access.mesh!r}")
+
+
+async def examine_handshakes(endpoints: Sequence[str], access: CallerAccess) -> tuple[list[str], list[Finding]]:
     """Those endpoints that welcome us."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
-        outcomes = await asyncio.gather(*(_greet(context, endpoint, mesh) for endpoint in endpoints))
+        outcomes = await asyncio.gather(*(_greet(context, endpoint, access) for endpoint in endpoints))
     finally:
         context.term()
     findings = [finding for _, finding in outcomes]
@@ -45,12 +61,14 @@ async def examine_handshakes(endpoints: Sequence[str], mesh: str) -> tuple[list[
     return welcomed, findings
 
 
-async def _greet(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, mesh: str) -> tuple[bool, Finding]:
-    hello = Hello("client", "doctor", secrets.randbits(62), mesh)
+async def _greet(context: zmq.Context[zmq.Socket[bytes]], endpoint: str, access: CallerAccess) -> tuple[bool, Finding]:
+    hello = Hello("client", "doctor", secrets.randbits(62), access.mesh)
     try:
-        session = await Session.open(context, endpoint, hello, _Nobody(), timeout_s=HANDSHAKE_S)
+        session = await Session.open(
+            context, endpoint, hello, _Nobody(), timeout_s=HANDSHAKE_S, configure=access.configure
+        )
     except DialFailed as failure:
-        remedy = _REMEDIES.get(failure.down.code, _NOT_OURS)
+        remedy = _REMEDIES.get(failure.down.code or failure.down.suspicion, _NOT_OURS)
         return False, warned("handshake", f"{endpoint}: {failure.down.reason}", remedy)
     welcome = session.welcome
     session.close()
@@ -68,9 +86,9 @@ class _Nobody:
     on_tokens = on_rejected = on_failed = on_lost = on_report = on_done = on_down = _ignore
 
 
-async def examine_service(endpoints: Sequence[str], mesh: str, model: str | None) -> list[Finding]:
+async def examine_service(client: AsyncClient, model: str | None) -> list[Finding]:
     """Nodes, models and an answer, through the client library as any program would."""
-    async with AsyncClient(list(endpoints), mesh=mesh) as client:
+    async with client:
         try:
             async with asyncio.timeout(REPORT_S):
                 report = await client.status()
