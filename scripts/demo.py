@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from mesh import Client
 from mesh.errors import MeshError
+from mesh.security.member_key import find_or_make_member
 
 BIN = Path(sys.executable).parent
 QUESTIONS = (
@@ -68,6 +69,7 @@ def _on_signal(number: int, frame: object) -> None:
 
 def run(questions: tuple[str, ...] | list[str], keep: bool) -> int:
     fetch_model()
+    find_or_make_member()  # the key of this host's mesh: whoever starts first makes it, and here that is this script
     # A name of its own: two demos on one machine, or a real mesh beside it, never meet.
     mesh = f"demo-{os.getpid()}"
     logs = Path(tempfile.mkdtemp(prefix="phi3-demo-"))
@@ -165,7 +167,7 @@ def wait_until_ready(client: Client, started: list[Started]) -> None:
                 continue  # the broker is still starting; each try waits for it
             notes = [f"{node.name}: {node.note or node.state}" for node in sorted(report.nodes, key=lambda n: n.name)]
             progress.update(task, description="  ".join(notes) or "looking for nodes over mDNS")
-            if report.num_ready == NUM_NODES:
+            if report.kind == "broker" and report.num_ready == NUM_NODES:
                 break
             time.sleep(0.2)
         else:

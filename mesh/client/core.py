@@ -27,6 +27,7 @@ from mesh.client.params import Ask
 from mesh.client.results import Choice, Chunk
 from mesh.client.session import Down, Session
 from mesh.client.tracker import State, Tracker
+from mesh.client.upgrade import Upgrade
 from mesh.errors import BrokerUnreachable, Cancelled, ConfigError, MeshError
 from mesh.messages import Done, Failed, Hello, Lost, Message, Rejected
 from mesh.report import StatusReport
@@ -67,6 +68,7 @@ class Core:
         self._ids = itertools.count(1)
         self._running: dict[int, _Running] = {}
         self._queries: dict[int, _Query] = {}
+        self._turned_away: dict[int, None] = {}  # ids that an overloaded server told to come back, in order
         self._alarms = Alarms(self._loop, self._on_alarm, is_live=self._running.__contains__)
         self._session: Session | None = None
         self._session_since = 0.0
@@ -82,6 +84,7 @@ class Core:
             codecs=CODECS,
         )
         self._dialer = Dialer(self._context, options, hello, self._rng)
+        self._upgrade = Upgrade(options, self._go_over)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -117,6 +120,7 @@ class Core:
         if self._session is not None and running.tracker.state is State.SENT:
             self._session.cancel(request_id)
         running.tracker.give_up(Cancelled, "cancelled by the caller")
+        self._take_the_room(self._loop.time())
 
     async def ask(self, message_with: Callable[[int], Message]) -> Answer:
         """The answer to a Query or Admin. Sent again on a new session if the old one is lost: both may be repeated.
@@ -160,6 +164,7 @@ class Core:
             dialing.cancel()
             await asyncio.wait([dialing])
         self._alarms.close()
+        self._upgrade.stop()
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -201,6 +206,7 @@ class Core:
     def _on_session(self, session: Session) -> None:
         logger.info("session_began address=%s server=%s", session.address, session.welcome.name)
         now = self._session_since = self._loop.time()
+        self._upgrade.consider(session.welcome.kind)
         for query in self._queries.values():
             session.send(query.message)
         for running in list(self._running.values()):
@@ -210,6 +216,7 @@ class Core:
         """The session is gone; every request starts its next attempt elsewhere."""
         now = self._loop.time()
         self._session = None
+        self._upgrade.stop()
         self._dialer.on_lost(now - self._session_since)
         if down.code:
             for query in self._queries.values():
@@ -220,6 +227,12 @@ class Core:
             self._settle(running, now)
         if self._running or self._queries:
             self._dial(self._options.reconnect_timeout_s)
+
+    def _go_over(self) -> None:
+        """From a lone node to the broker that is there now; whatever runs goes on behind it."""
+        if self._session is not None:
+            self._session.close()
+            self.on_down(Down("there is a broker now", is_own_fault=True))
 
     def _fail_all(self, error: MeshError) -> None:
         unfinished = list(self._running.values())
@@ -258,6 +271,8 @@ class Core:
                 retry_after_s=message.retry_after_s,
                 default=errors.Rejected,
             )
+            if message.code == errors.Overloaded.code:
+                self._turned_away[message.request_id] = None
             self._settle(running, now)
 
     def on_failed(self, message: Failed) -> None:
@@ -296,9 +311,22 @@ class Core:
         tracker = running.tracker
         if tracker.state is State.OVER:
             if self._running.pop(tracker.request_id, None) is not None and tracker.outcome is not None:
+                self._take_the_room(now)
                 running.sink.on_end(running.item, tracker.outcome)
         else:
             self._schedule(tracker, now)
+
+    def _take_the_room(self, now: float) -> None:
+        """One of ours has ended, which makes room for one that was turned away: it goes now. Otherwise all of a large
+        batch would wait out their pauses while the mesh has nothing to do."""
+        while self._turned_away and self._session is not None:
+            request_id = next(iter(self._turned_away))
+            del self._turned_away[request_id]
+            running = self._running.get(request_id)
+            if running is not None and running.tracker.state is State.WAITING and running.tracker.due > now:
+                running.tracker.due = now
+                self._session.submit(running.tracker)
+                return
 
     def _schedule(self, tracker: Tracker, now: float) -> None:
         if tracker.state is not State.WAITING:

@@ -9,7 +9,6 @@ from mesh.client.options import ClientOptions
 from mesh.client.session import DialFailed, Owner, Session
 from mesh.discovery.addresses import is_loopback, parse_endpoint
 from mesh.discovery.dns import resolve
-from mesh.discovery.interfaces import LOOPBACK
 from mesh.errors import BrokerUnreachable, MeshError, Refused
 from mesh.link import Context
 from mesh.messages import Hello
@@ -120,10 +119,7 @@ class Dialer:
         from mesh.discovery.find import find_broker
 
         access = self._options.access
-        # What is not encrypted stays on this machine, and so does the search for it.
-        found = await find_broker(
-            access.mesh, timeout_s=timeout_s, interfaces=[LOOPBACK] if access.is_insecure else None
-        )
+        found = await find_broker(access.mesh, timeout_s=timeout_s, interfaces=access.interfaces)
         here = [address for address in found.addresses if not access.is_insecure or is_loopback(address)]
         return here, found.tried
 

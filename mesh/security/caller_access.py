@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from mesh.connection import ConfigureSocket
+from mesh.discovery.interfaces import LOOPBACK
 from mesh.security.keys import MEMBER
 from mesh.security.loading import client_credentials
 from mesh.security.sockets import secure_client
@@ -24,6 +25,11 @@ class CallerAccess:
     @property
     def is_insecure(self) -> bool:
         return self.configure is None
+
+    @property
+    def interfaces(self) -> list[str] | None:
+        """Where to look for the mesh: what is not encrypted stays on this machine. None: everywhere."""
+        return [LOOPBACK] if self.is_insecure else None
 
 
 def caller_access(mesh: str, token: str | None = None, insecure: bool | None = None) -> CallerAccess:

@@ -178,6 +178,24 @@ def test_retry_after_follows_the_pace() -> None:
     assert 0.2 <= message.retry_after_s < 0.5  # a quarter of some eight at ten per second
 
 
+def test_a_time_without_work_is_not_taken_for_slowness() -> None:
+    """After a pause everybody was told to come back in half a minute, and the nodes idled meanwhile."""
+    broker = BrokerHarness(max_queued=10)
+    broker.joins("a", slots=1)
+    requests = broker.submits("alice", 10)
+    for index in range(100):
+        broker.time_passes(0.1)
+        broker.hears_tokens("a", requests[index], done=True)
+        requests += broker.submits("alice")
+    for request in requests[100:]:
+        broker.hears_tokens("a", request, done=True)
+    broker.time_passes(60)
+
+    (message,) = broker.sent_to_client(broker.submits("alice", 20)[-1])
+    assert isinstance(message, Rejected)
+    assert 0.2 <= message.retry_after_s < 0.5
+
+
 def test_a_body_that_is_too_big_and_a_batch_that_is_too_long_are_rejected_one_by_one() -> None:
     broker = BrokerHarness(max_body_bytes=10, max_batch=3)
     broker.joins("a")
