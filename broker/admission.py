@@ -40,6 +40,7 @@ class Admission:
         self.num_done = 0  # requests that nodes have ended since the pace was last taken
         self._rate = 0.0  # of these per second, lately
         self._rated_at = 0.0
+        self._had_work = False  # something has waited since the pace was last taken
 
     def admit(self, client: Client, head: RequestHead, body: bytes) -> Model | Refusal:
         """The model of a request that may come in, or why it may not."""
@@ -74,8 +75,15 @@ class Admission:
         return None
 
     def _check_room(self, client: Client, body: bytes) -> Refusal | None:
+        config, account = self._config, client.account
+        if account.num_requests >= config.max_requests_per_client:
+            text = f"{account.num_requests} requests of this client are unfinished; at most "
+            return Refusal("overloaded", f"{text}{config.max_requests_per_client}", self.retry_after_s())
+        if account.queued_bytes + len(body) > config.max_bytes_per_client:
+            text = f"{account.queued_bytes} bytes of this client are waiting already; at most "
+            return Refusal("overloaded", f"{text}{config.max_bytes_per_client}", self.retry_after_s())
         free = self._config.max_queued - self.num_queued
-        if client.num_queued >= _CLIENT_SHARE * free:
+        if account.num_queued >= _CLIENT_SHARE * free:
             return Refusal("overloaded", f"{self.num_queued} requests are waiting already", self.retry_after_s())
         if self.queued_bytes + len(body) > self._config.max_queued_bytes:
             return Refusal("overloaded", f"{self.queued_bytes} bytes are waiting already", self.retry_after_s())
@@ -89,21 +97,26 @@ class Admission:
 
     def entered(self, request: Request) -> None:
         self.num_queued += 1
+        self._had_work = True
         self.queued_bytes += len(request.body)
-        request.client.num_queued += 1
+        request.client.account.num_queued += 1
+        request.client.account.queued_bytes += len(request.body)
 
     def left(self, request: Request) -> None:
         self.num_queued -= 1
         self.queued_bytes -= len(request.body)
-        request.client.num_queued -= 1
+        request.client.account.num_queued -= 1
+        request.client.account.queued_bytes -= len(request.body)
 
     def measure(self, now: float) -> None:
-        """Take the pace, once in a while."""
+        """Take the pace, once in a while. Times without work say nothing about it."""
         elapsed = now - self._rated_at
         if elapsed < _RATE_EVERY_S:
             return
-        weight = 1 - math.exp(-elapsed / _RATE_WINDOW_S)
-        self._rate += weight * (self.num_done / elapsed - self._rate)
+        if self._had_work:
+            weight = 1 - math.exp(-elapsed / _RATE_WINDOW_S)
+            self._rate += weight * (self.num_done / elapsed - self._rate)
+        self._had_work = self.num_queued > 0
         self._rated_at = now
         self.num_done = 0
 

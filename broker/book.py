@@ -69,6 +69,7 @@ class Book:
         self._sequence += 1
         request = Request(client, head, body, model, self._sequence, now)
         client.requests[head.request_id] = request
+        client.account.num_requests += 1
         client.hop.num_by_model[model.name] += 1
         if head.deadline_s > 0:
             request.timer = self._timers.at(now + head.deadline_s, partial(self._expire, request))
@@ -272,6 +273,7 @@ class Book:
         if request.timer is not None:
             self._timers.cancel(request.timer)
         del client.requests[request.head.request_id]
+        client.account.num_requests -= 1
         counts = client.hop.num_by_model
         counts[model.name] -= 1
         if not counts[model.name]:

@@ -9,14 +9,17 @@ from typing import Any
 
 from broker.actions import Route
 from broker.book import Book
-from broker.clients import Client, Clients, Hop
+from broker.clients import Account, Client, Clients, Hop
 from broker.node_side import NodeSide
 from broker.outbox import Outbox
 from broker.reports import Reporter
 from broker.timers import Timers
 from mesh.codec import decode
 from mesh.errors import BadMessage, VersionMismatch
+from mesh.log_budget import LogBudget
 from mesh.messages import (
+    MAX_HELLO_BYTES,
+    ROLES,
     Admin,
     Bye,
     Cancel,
@@ -35,7 +38,6 @@ from mesh.security.keys import MEMBER
 logger = logging.getLogger(__name__)
 
 MAX_HOPS = 8  # brokers behind brokers; more are surely connected in a circle
-_ROLES = ("client", "broker")
 
 
 class ClientSide:
@@ -51,6 +53,7 @@ class ClientSide:
         self._config = book.config
         self._outbox = outbox
         self._timers = timers
+        self._log_budget = LogBudget()
         # A table from type to handler; each takes a message of its own type, which the table's type cannot say.
         self._handlers: dict[type[Message], Callable[[Hop, Route, Any, Sequence[bytes], float], None]] = {
             Ping: self._on_ping,
@@ -73,9 +76,13 @@ class ClientSide:
         if hop is not None:
             hop.last_heard = now
         try:
+            if hop is None and len(header) > MAX_HELLO_BYTES:
+                raise BadMessage("header", "is longer than any Hello, which comes first")
             message = decode(header)
             if len(route) > MAX_HOPS:
                 raise BadMessage("route", f"{len(route)} brokers deep: are they connected in a circle?")
+            if len(route) > 1 and hop is not None and hop.role != "broker":
+                raise BadMessage("route", "only a broker may pass on what others say")
             self._handle(user, hop, route, message, frames[cut + 2 :], now)
         except VersionMismatch as error:
             self._refuse(route, VersionMismatch.code, str(error))
@@ -84,7 +91,7 @@ class ClientSide:
 
     def gone(self, route_id: bytes, reason: str) -> None:
         """The hop is not reachable, or nobody is left there: cancel all it has and forget it."""
-        hop = self._clients.hops.pop(route_id, None)
+        hop = self._clients.leave(route_id)
         if hop is None:
             return
         num_requests = sum(len(client.requests) for client in hop.clients.values())
@@ -93,7 +100,7 @@ class ClientSide:
         if hop.timer is not None:
             self._timers.cancel(hop.timer)
         self._book.counters["clients_gone"] += 1
-        logger.info("client_gone name=%s reason=%r cancelled=%d", hop.name, reason, num_requests)
+        logger.log(hop.log_level, "client_gone name=%.100r reason=%r cancelled=%d", hop.name, reason, num_requests)
 
     @property
     def users(self) -> set[str]:
@@ -126,8 +133,8 @@ class ClientSide:
             handler(hop, route, message, bodies, now)
 
     def _on_hello(self, user: str, hop: Hop | None, route: Route, hello: Hello, now: float) -> None:
-        if hello.role not in _ROLES:
-            raise BadMessage("Hello.role", f"must be one of {', '.join(_ROLES)}")
+        if hello.role not in ROLES:
+            raise BadMessage("Hello.role", f"must be one of {', '.join(ROLES)}")
         if len(route) > 1:
             raise BadMessage("Hello", "is between neighbours and cannot be passed on")
         if hello.mesh != self._config.mesh:
@@ -143,11 +150,26 @@ class ClientSide:
             self.gone(hop.route_id, "another process on the same connection")
             hop = None
         if hop is None:
-            hop = self._clients.hops[route[0]] = Hop(route[0], user, hello, now)
+            account = self._clients.account(user)
+            if problem := self._too_many(user, account):
+                self._refuse(route, "too_many_connections", problem)
+                return
+            hop = Hop(route[0], user, hello, now, account)
+            self._clients.join(hop)
             self._clients.get(hop, route)
             self._check_lease(hop, now)
-            logger.info("client_joined name=%s role=%s user=%s", hello.name, hello.role, user)
+            # The name is what somebody chose to say: shown so that it cannot pass for another line of the log.
+            hop.log_level = self._log_budget.level(now)
+            logger.log(hop.log_level, "client_joined name=%.100r role=%s user=%s", hello.name, hello.role, user)
         self._outbox.to_client(route, self._reporter.welcome(hop, now))
+
+    def _too_many(self, user: str, account: Account) -> str:
+        """Why one more may not connect; empty if it may."""
+        if len(self._clients) >= self._config.max_connections:
+            return f"{len(self._clients)} are connected to this broker already, which is its limit"
+        if user != MEMBER and account.num_connections >= self._config.max_connections_per_client:
+            return f"this client has {account.num_connections} connections already, which is the limit"
+        return ""
 
     def _on_ping(self, hop: Hop, route: Route, message: Ping, bodies: Sequence[bytes], now: float) -> None:
         self._outbox.to_client(route, self._reporter.pong(message.sequence, hop, now))
@@ -178,7 +200,7 @@ class ClientSide:
     def _on_query(self, hop: Hop, route: Route, message: Query, bodies: Sequence[bytes], now: float) -> None:
         if message.what != "status":
             raise BadMessage("Query.what", f"{message.what[:100]!r} is unknown; there is 'status'")
-        self._outbox.to_client(route, Report(message.query_id), self._reporter.status(now).to_body())
+        self._outbox.to_client(route, Report(message.query_id), self._reporter.status_body(now))
 
     def _on_admin(self, hop: Hop, route: Route, message: Admin, bodies: Sequence[bytes], now: float) -> None:
         if message.action not in ("drain", "undrain"):

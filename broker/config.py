@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from broker.dispatch import DEFAULT_POLICY, POLICIES
 from mesh.bodies import MAX_BODY_BYTES
+from mesh.codec import MAX_PARTS
 from mesh.discovery.addresses import BadAddress, Endpoint, parse_endpoint
 from mesh.errors import ConfigError
 from mesh.options import option
@@ -62,6 +63,10 @@ class BrokerConfig:
     max_queued_bytes: int = option(256 << 20, help="bytes of requests that may wait here")
     max_batch: int = option(1024, help="requests in one message of a client")
     max_body_bytes: int = option(MAX_BODY_BYTES, help="bytes of one request")
+    max_connections: int = option(10_000, help="callers that may be connected")
+    max_connections_per_client: int = option(256, help="connections with one client key; a member's are not counted")
+    max_requests_per_client: int = option(8_000, help="unfinished requests of one client")
+    max_bytes_per_client: int = option(128 << 20, help="bytes of one client's requests that may wait here")
     prefetch: int = option(0, help="requests sent to a node beyond its slots; 0 = an eighth of them, at least 1")
     log_level: str = option("info", choices=("debug", "info", "warning", "error"), help="how much to tell")
 
@@ -82,9 +87,15 @@ class BrokerConfig:
             ("max-queued-bytes", self.max_queued_bytes),
             ("max-batch", self.max_batch),
             ("max-body-bytes", self.max_body_bytes),
+            ("max-connections", self.max_connections),
+            ("max-connections-per-client", self.max_connections_per_client),
+            ("max-requests-per-client", self.max_requests_per_client),
+            ("max-bytes-per-client", self.max_bytes_per_client),
         ):
             if number < 1:
                 raise ConfigError(f"--{name}: must be at least 1, not {number}")
+        if self.max_batch > MAX_PARTS:
+            raise ConfigError(f"--max-batch: must be at most {MAX_PARTS}, not {self.max_batch}")
         if self.prefetch < 0:
             raise ConfigError(f"--prefetch: must not be negative, not {self.prefetch}")
         _endpoint("bind", self.bind or "*", DEFAULT_PORT, bind=True)

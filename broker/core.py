@@ -120,6 +120,7 @@ class BrokerCore:
     def take_actions(self, now: float) -> list[Action]:
         """End the turn: place what can be placed, and hand out all that is to be done."""
         self._book.place(now)
+        self._reporter.turn_over()
         return self._outbox.take()
 
     def stop(self) -> None:

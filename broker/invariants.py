@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from broker.book import Book
-from broker.clients import Clients
+from broker.clients import Account, Clients
 from broker.registry import Registry
 from broker.request import Request
 
@@ -30,6 +30,8 @@ def _check_totals(book: Book, queued: list[Request], in_flight: list[Request]) -
 
 
 def _check_clients(clients: Clients) -> None:
+    held: dict[Account, list[Request]] = defaultdict(list)
+    connections = Counter(hop.account for hop in clients.hops.values())
     for route_id, hop in clients.hops.items():
         yours: Counter[str] = Counter()
         for route, client in hop.clients.items():
@@ -37,9 +39,15 @@ def _check_clients(clients: Clients) -> None:
             assert route[0] == route_id
             assert client.hop is hop
             assert len(route) == 1 or client.requests, "a client behind a broker outlived its requests"
-            assert client.num_queued == sum(1 for request in client.requests.values() if request.served is None)
+            held[client.account].extend(client.requests.values())
             yours.update(request.model.name for request in client.requests.values())
         assert yours == hop.num_by_model, (yours, hop.num_by_model)
+        assert hop.account.num_connections == connections[hop.account]
+    for account, requests in held.items():
+        queued = [request for request in requests if request.served is None]
+        assert account.num_requests == len(requests)
+        assert account.num_queued == len(queued)
+        assert account.queued_bytes == sum(len(request.body) for request in queued)
 
 
 def _check_nodes(registry: Registry, in_flight: list[Request]) -> None:

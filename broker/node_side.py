@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _HELLO_TIMEOUT_S = 5.0  # a process that has just started may be slow to answer
 _QUIET = {NodeState.READY, NodeState.BUSY}  # a change between these is not worth a line in the log
+_MAX_MODELS = 256
 _MAX_BLANKS = 3  # Pongs in a row that deny all our requests, before we believe them
 
 
@@ -102,7 +103,10 @@ class NodeSide:
     def receive(self, node: Node, message: Message, now: float) -> None:
         """A message for the broker itself."""
         handler = self._handlers.get(type(message))
-        if handler is not None:
+        if handler is not None and len(getattr(message, "models", ())) > _MAX_MODELS:
+            # All callers are told of all models, so that one node's list must not fill everybody's messages.
+            self.hang_up(node, f"serves more than {_MAX_MODELS} models", Redial.SLOWLY, now)
+        elif handler is not None:
             handler(node, message, now)
         else:
             self._book.counters["late_frames"] += 1
@@ -176,6 +180,9 @@ class NodeSide:
         self.hang_up(node, f"refused: {refused.text} ({refused.code})", redial, now)
 
     def _on_done(self, node: Node, done: Done, now: float) -> None:
+        if not node.num_admins:
+            return  # it answers what nobody asked
+        node.num_admins -= 1
         if not done.ok:
             logger.warning("admin_failed node=%s text=%r", node.label, done.text)
 
@@ -236,6 +243,7 @@ class NodeSide:
         if action == "undrain" and node.reported_state == "draining":
             node.reported_state = "ready" if node.served else "joining"  # its next Pong knows better
         self._outbox.to_node(node.peer, Admin(0, action, node.node_id))
+        node.num_admins += 1
         logger.info("node_%sed node=%s by=operator", action, node.label)
         self.judge(node, now)
         return ""

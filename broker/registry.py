@@ -73,6 +73,7 @@ class Node:
     ping_sequence: int = 0
     pinged_at: float = 0.0
     step_age_s: float = 0.0
+    num_admins: int = 0  # sent to it and not answered
     hold_until: float = 0.0  # it turned a request away: nothing before this time
     timer: Timer | None = None
 

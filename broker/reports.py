@@ -33,6 +33,7 @@ class Reporter:
         self._summed_at = float("-inf")
         self._loads: tuple[ModelLoad, ...] = ()
         self._facts = NodeFacts()
+        self._status_body: bytes | None = None
 
     def welcome(self, hop: Hop, now: float) -> Welcome:
         self._sum_up(now)
@@ -49,6 +50,16 @@ class Reporter:
             state = "draining"
         # No step age: a node of ours that stalls is our affair, and its work is handed over from here.
         return Pong(sequence, self._epoch, state, self._book.num_tokens, 0.0, self._loads_for(hop), self._facts)
+
+    def status_body(self, now: float) -> bytes:
+        """Made once in a turn: it costs a hundred times as much to write as to ask for."""
+        if self._status_body is None:
+            self._status_body = self.status(now).to_body()
+        return self._status_body
+
+    def turn_over(self) -> None:
+        """What was true in this turn may not be in the next."""
+        self._status_body = None
 
     def status(self, now: float) -> StatusReport:
         book, config = self._book, self._config

@@ -11,6 +11,7 @@ import uvloop
 
 from broker.config import BrokerConfig
 from broker.server import BrokerServer
+from mesh.file_limit import raise_file_limit
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +21,7 @@ def serve(config: BrokerConfig) -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname).1s %(message)s", datefmt="%H:%M:%S"
     )
+    raise_file_limit()
     uvloop.run(_serve(config))
 
 

@@ -13,6 +13,7 @@ import msgpack
 import zstandard
 
 from mesh.errors import BadMessage
+from mesh.shape import check_shape, is_harmless
 
 PLAIN = 0
 ZSTD = 1
@@ -77,10 +78,22 @@ def unpack(frame: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> Any:
         raise BadMessage("body", f"packing {frame[0]} is unknown")
     if len(payload) > max_bytes:
         raise BadMessage("body", f"{len(payload)} bytes, at most {max_bytes}")
+    if not is_harmless(payload):
+        check_shape(payload, "body")
     try:
         return msgpack.unpackb(payload, use_list=False, max_ext_len=0, max_bin_len=0)
     except Exception as error:  # msgpack raises ValueError and several of its own; all mean the same here
         raise BadMessage("body", f"not MessagePack within the limits ({type(error).__name__})") from None
+
+
+def stated_bytes(frame: bytes) -> int:
+    """How long the payload is, or says that it will be once it is decompressed. Costs nothing; promises nothing."""
+    if frame[:1] != _ZSTD:
+        return len(frame)
+    try:
+        return max(len(frame), zstandard.frame_content_size(frame[1:64]))
+    except zstandard.ZstdError:
+        return len(frame)
 
 
 def _decompress(payload: bytes, max_bytes: int) -> bytes:

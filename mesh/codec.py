@@ -15,10 +15,16 @@ import msgpack
 
 from mesh.errors import BadMessage, VersionMismatch
 from mesh.messages import MESSAGES, PROTOCOL_VERSION, Message
+from mesh.shape import check_shape, is_harmless
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_ITEMS = 65_536  # of one array in a header
+MAX_PARTS = 8_192  # of one array of arrays with names, such as the heads in a Submit: each costs some microseconds
 MAX_TEXT = 4_096  # bytes of one string in a header
+_MAX_VALUES = 2 * MAX_ITEMS  # in a header, all levels together
+
+# For people: how long it is depends on what it tells of, such as a parameter's name. It is cut to what may travel.
+_FREE_TEXT = ("text", "reason", "note")
 
 _Check = Callable[[Any, str], Any]
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -49,6 +55,8 @@ def decode(frame: bytes) -> Message:
 def _unpack(frame: bytes) -> Sequence[Any]:
     if len(frame) > MAX_HEADER_BYTES:
         raise BadMessage("header", f"{len(frame)} bytes, at most {MAX_HEADER_BYTES}")
+    if not is_harmless(frame, MAX_HEADER_BYTES):
+        check_shape(frame, "header", max_items=_MAX_VALUES)
     try:
         values = msgpack.unpackb(
             frame,
@@ -115,14 +123,16 @@ def _checker(annotation: Any) -> _Check:
     if typing.get_origin(annotation) is not tuple:
         raise TypeError(f"no wire form for {annotation}")
     if len(args) == 2 and args[1] is Ellipsis:
-        return _sequence_of(_checker(args[0]))
+        return _sequence_of(_checker(args[0]), MAX_PARTS if dataclasses.is_dataclass(args[0]) else MAX_ITEMS)
     return _exactly([_checker(arg) for arg in args])
 
 
-def _sequence_of(check: _Check) -> _Check:
+def _sequence_of(check: _Check, max_items: int) -> _Check:
     def sequence(value: Any, where: str) -> tuple[Any, ...]:
         if type(value) is not tuple:
             raise BadMessage(where, "must be an array")
+        if len(value) > max_items:
+            raise BadMessage(where, f"{len(value)} of them, at most {max_items}")
         return tuple([check(item, where) for item in value])
 
     return sequence
@@ -165,6 +175,7 @@ def _flattener(cls: type) -> Callable[[Any], Sequence[Any]]:
     pick = operator.attrgetter(*names) if len(names) > 1 else _single(names[0])
     nested = [(index, _nested(hints[name])) for index, name in enumerate(names)]
     inner = [(index, *found) for index, found in nested if found is not None]
+    inner += [(index, _cut, False) for index, name in enumerate(names) if name in _FREE_TEXT]
     if not inner:
         return pick
 
@@ -175,6 +186,16 @@ def _flattener(cls: type) -> Callable[[Any], Sequence[Any]]:
         return values
 
     return flatten
+
+
+def _cut(text: str) -> str:
+    """To MAX_TEXT bytes: the other side would take a longer one for a broken message, and us for a broken peer."""
+    if len(text) * 4 <= MAX_TEXT:
+        return text
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= MAX_TEXT:
+        return text
+    return encoded[: MAX_TEXT - 3].decode(errors="ignore") + "…"
 
 
 def _single(name: str) -> Callable[[Any], tuple[Any]]:

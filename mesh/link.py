@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -17,7 +18,8 @@ Frames = list[bytes]
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[zmq.Socket[bytes]]
 
-BURST = 256  # messages taken in one turn, so that timers and other sockets get theirs
+BURST, TURN_S = 256, 0.02  # messages taken in one turn and its length, so that timers and other sockets get theirs
+MAX_FRAMES = 16_384  # of one message; libzmq has no limit, and each is an object here
 # Plain integers, and frame by frame: send_multipart and recv_multipart compute with enums for each frame, which costs
 # more than the sending (measured: 4 and 1.5 times as much in all).
 _NOW = int(zmq.DONTWAIT)
@@ -103,8 +105,9 @@ class Link:
             return
         self._in_turn = True
         received = 0
+        over_at = time.monotonic() + TURN_S
         try:
-            while received < BURST and not self._socket.closed:
+            while received < BURST and time.monotonic() < over_at and not self._socket.closed:
                 try:
                     first = frame = self._socket.recv(_NOW, copy=False)
                 except zmq.Again:
@@ -112,7 +115,8 @@ class Link:
                 frames = [frame.bytes]
                 while frame.more:
                     frame = self._socket.recv(_NOW, copy=False)
-                    frames.append(frame.bytes)
+                    if len(frames) <= MAX_FRAMES:  # no message of ours has more; whoever counts them will see it
+                        frames.append(frame.bytes)
                 received += 1
                 self._deliver(first, frames)
             if received and self._on_drained is not None:
@@ -133,5 +137,8 @@ def new_socket(context: Context, kind: int, *, ipv6: bool = False, high_water_ma
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = 30
     if kind == zmq.ROUTER:
+        # Whoever does not read does not answer these either and is cut off, with all that waits for it: the limit above
+        # is one of messages, and reports are long.
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 15_000
         socket.router_mandatory = True  # an unknown or full route is an error, not a silent drop
     return socket

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 PROTOCOL_VERSION = 1
+ROLES = ("client", "broker")  # of a requester
+MAX_HELLO_BYTES = 16 << 10  # a longer header from somebody who has not said Hello is not even read
 
 MESSAGES: dict[int, type[Message]] = {}
 
@@ -256,5 +258,5 @@ class Done(Message):
 class Refused(Message):
     """This connection, or a message on it, is not acceptable."""
 
-    code: str  # "version_mismatch", "wrong_mesh", "bad_message", "forbidden", "no_hello", "revoked_key"
+    code: str  # "version_mismatch", "wrong_mesh", "bad_message", "forbidden", "no_hello", "revoked_key", …
     text: str

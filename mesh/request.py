@@ -11,6 +11,8 @@ from mesh.errors import InvalidRequest
 
 DEFAULT_MAX_TOKENS = 256
 MAX_SEED = 2**63 - 1
+_MAX_TOLD = 16  # mistakes of one request; a stranger can make thousands
+_MAX_NAME = 100  # characters of an unknown parameter that an error repeats
 
 
 def _encodable(text: str) -> str:
@@ -20,6 +22,13 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"is not valid Unicode text at character {error.start}") from None
     return text
+
+
+def _some(messages: tuple[ChatMessage, ...]) -> tuple[ChatMessage, ...]:
+    # Not min_length: beside fail_fast it counts what was left of a list that is wrong for another reason.
+    if not messages:
+        raise ValueError("give at least one message")
+    return messages
 
 
 Text = Annotated[str, AfterValidator(_encodable)]
@@ -41,13 +50,15 @@ class GenerationRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     prompt: Text | None = None
-    messages: tuple[ChatMessage, ...] | None = Field(default=None, min_length=1)
+    messages: Annotated[tuple[ChatMessage, ...], Field(fail_fast=True), AfterValidator(_some)] | None = None
     max_tokens: int = Field(default=DEFAULT_MAX_TOKENS, ge=1, le=1_000_000)
     temperature: float = Field(default=0.0, ge=0.0, le=10.0)  # 0 = greedy
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=0, ge=0)  # 0 = off
-    stop: tuple[Annotated[Text, Field(min_length=1, max_length=1024)], ...] = Field(default=(), max_length=16)
-    stop_token_ids: tuple[TokenId, ...] = Field(default=(), max_length=64)
+    top_k: int = Field(default=0, ge=0, lt=2**31)  # 0 = off
+    stop: Annotated[tuple[Annotated[Text, Field(min_length=1, max_length=1024)], ...], Field(fail_fast=True)] = Field(
+        default=(), max_length=16
+    )
+    stop_token_ids: Annotated[tuple[TokenId, ...], Field(fail_fast=True)] = Field(default=(), max_length=64)
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)  # None: the client mints one
     logprobs: bool = False  # of each generated token, natural log
     ignore_eos: bool = False
@@ -62,7 +73,7 @@ class GenerationRequest(BaseModel):
 class WireRequest(GenerationRequest):
     """The body of a request on the wire: what the caller asked, and what earlier attempts already produced."""
 
-    resume: tuple[TokenId, ...] = ()
+    resume: Annotated[tuple[TokenId, ...], Field(fail_fast=True)] = ()
 
     @model_validator(mode="after")
     def _resume_fits(self) -> Self:
@@ -81,12 +92,18 @@ def validated(cls: type[GenerationRequest], values: Mapping[str, Any]) -> Any:
         # Strict mode takes no list for a tuple, and callers write lists: convert the sequence fields, nothing else.
         return cls.model_validate({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
     except ValidationError as error:
-        raise InvalidRequest("; ".join(_explain(cls, e) for e in error.errors(include_url=False))) from None
+        raise InvalidRequest(
+            "; ".join(_explain(cls, e) for e in error.errors(include_url=False, include_input=False)[:_MAX_TOLD])
+        ) from None
 
 
 def _explain(cls: type[BaseModel], error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
+    where = ".".join(_short(str(part)) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown parameter; known are {', '.join(cls.model_fields)}"
     text = error["msg"].removeprefix("Value error, ")
     return f"{where}: {text}" if where else text
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_NAME else name[:_MAX_NAME] + "…"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from mesh import bodies, messages
 from mesh.codec import decode
 from mesh.errors import BadMessage, RequestError, VersionMismatch
-from mesh.messages import Message, ModelLoad, RequestHead
+from mesh.messages import MAX_HELLO_BYTES, ROLES, Message, ModelLoad, RequestHead
 from mesh.report import StatusReport
 from mesh.security.keys import MEMBER
 from node.config import NodeConfig
@@ -21,7 +22,7 @@ from node.engine.base import StepOutput
 from node.facts import Facts
 from node.outbox import Outbox
 from node.pool import Worker, WorkerPool
-from node.prepare import IN_THREAD_FROM_BYTES, Limits, Prepared, prepare
+from node.prepare import IN_THREAD_FROM_BYTES, INLINE_BYTES, Limits, Prepared, prepare_or_refuse
 from node.requesters import Requesters
 from node.requests import ActiveRequest, RequestTable, Route
 from node.status import lone_node_report
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 Send = Callable[[Route, Message, Sequence[bytes]], bool]
 """Puts a message on the wire; False when that route is gone or too slow."""
 
-InThread = Callable[[Callable[[], Prepared], Callable[[Prepared | RequestError], None]], None]
+InThread = Callable[[Callable[[], Prepared | RequestError], Callable[[Prepared | RequestError], None]], None]
 """Runs the first function in a thread and calls the second with its result, back here."""
 
 
@@ -69,6 +70,8 @@ class NodeAgent:
     def receive(self, user: str, route: Route, header: bytes, parts: list[bytes], now: float) -> None:
         """One message from a requester. `user` is who its key proves it to be. Never raises, whatever the bytes are."""
         try:
+            if route[0] not in self.requesters and len(header) > MAX_HELLO_BYTES:
+                raise BadMessage("header", "is longer than any Hello, which comes first")
             message = decode(header)
             handler = self._on_message.get(type(message))
             if type(message) is messages.Hello:
@@ -76,6 +79,8 @@ class NodeAgent:
             elif handler is None:
                 raise BadMessage("tag", f"{type(message).__name__} is not for a node")
             elif self.requesters.heard(route[0], now):
+                if len(route) > 1 and not self.requesters.is_broker(route[0]):
+                    raise BadMessage("route", "only a broker may pass on what others say")
                 handler(route, message, parts, now)
             else:
                 self._refuse(route, "no_hello", "say Hello first")
@@ -91,11 +96,17 @@ class NodeAgent:
         if hello.mesh != self.config.mesh:
             self._refuse(route, "wrong_mesh", f"this is mesh {self.config.mesh!r}, you asked for {hello.mesh!r}")
             return
+        if hello.role not in ROLES:
+            raise BadMessage("Hello.role", f"must be one of {', '.join(ROLES)}")
+        if len(route) > 1:
+            raise BadMessage("Hello", "is between neighbours and cannot be passed on")
         if hello.role == "broker" and user != MEMBER:
             self._refuse(route, "forbidden", "this is a client's key, and only a member may be a broker")
             return
-        if route[0] not in self.requesters:
-            logger.info("connected role=%s name=%s user=%s", hello.role, hello.name, user)
+        if route[0] not in self.requesters and len(self.requesters) >= self.config.max_connections:
+            text = f"{len(self.requesters)} are connected to {self.config.name} already, which is its limit"
+            self._refuse(route, "too_many_connections", text)
+            return
         self.requesters.welcome(route[0], user, hello, now)
         self._send(
             route,
@@ -137,11 +148,15 @@ class NodeAgent:
         if len(submit.requests) > self.config.max_batch:
             raise BadMessage("Submit", f"{len(submit.requests)} requests in one batch, at most {self.config.max_batch}")
         codec = "zstd" if "zstd" in submit.codecs else ""
-        accepted = [
-            h.request_id
-            for h, body in zip(submit.requests, parts, strict=True)
-            if self._take_in(route, h, body, codec, now)
-        ]
+        accepted = []
+        inline_bytes = 0
+        for head, body in zip(submit.requests, parts, strict=True):
+            num_bytes = bodies.stated_bytes(body)
+            is_short = num_bytes < IN_THREAD_FROM_BYTES and inline_bytes + num_bytes <= INLINE_BYTES
+            inline_bytes += num_bytes if is_short else 0
+            request = ActiveRequest(route, head, self.requests.new_engine_id(), now, codec, num_bytes=num_bytes)
+            if self._take_in(request, body, now, inline=is_short):
+                accepted.append(head.request_id)
         if accepted:
             self._send(route, messages.Accepted(tuple(accepted)), ())
         self.pool.feed(now)
@@ -181,33 +196,31 @@ class NodeAgent:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _take_in(self, route: Route, head: RequestHead, body: bytes, codec: str, now: float) -> bool:
+    def _take_in(self, request: ActiveRequest, body: bytes, now: float, *, inline: bool) -> bool:
         """Admission. True if the request is this node's now; otherwise it has been answered."""
+        route, head = request.route, request.head
         old = self.requests.get(route, head.request_id)
         if old is not None:
             if old.head.attempt >= head.attempt:
                 self.counters["stale_submit"] += 1
                 return False
             self._end(old, "replaced")
-        refusal = self._refusal(head, now)
+        refusal = self._refusal(head, now) or self._lack_of_room(request, now)
         if refusal is not None:
             self._reject(route, head, *refusal, now=now)
             return False
-        request = ActiveRequest(route, head, self.requests.new_engine_id(), now, codec)
         self.requests.add(request)
         assert self.codec is not None
         assert self.limits is not None
-        text_codec, limits, max_bytes = self.codec, self.limits, self.config.max_body_bytes
-        if len(body) >= IN_THREAD_FROM_BYTES:
-            self._in_thread(
-                lambda: prepare(body, text_codec, limits, max_bytes), lambda result: self._prepared(request, result)
-            )
+        work = partial(prepare_or_refuse, body, self.codec, self.limits, self.config.max_body_bytes)
+        if not inline:
+            self._in_thread(work, partial(self._prepared, request))
             return True
-        try:
-            self._start(request, prepare(body, text_codec, limits, max_bytes), now)
-        except RequestError as error:
-            self._fail_at_door(request, error, now)
+        prepared = work()
+        if isinstance(prepared, RequestError):
+            self._fail_at_door(request, prepared, now)
             return False
+        self._start(request, prepared, now)
         return True
 
     def _refusal(self, head: RequestHead, now: float) -> tuple[str, str, float] | None:
@@ -218,10 +231,31 @@ class NodeAgent:
             return "no_such_model", f"model {head.model!r} is not served here; served: {self.config.model_name}", 0.0
         if self.codec is None or not self.pool.ready:
             return "not_ready", f"{self.config.name} is not ready: {self.facts.note(self.pool.workers)}", 1.0
-        if self.pool.num_waiting >= self.config.max_waiting:
-            text = f"{self.config.name} has {self.pool.num_waiting} requests waiting, at most {self.config.max_waiting}"
-            return "overloaded", text, self.facts.expected_wait_s(self.pool, now)
         return None
+
+    def _lack_of_room(self, request: ActiveRequest, now: float) -> tuple[str, str, float] | None:
+        """In the same form, why it is too much now, though it may come later."""
+        config, held, hop = self.config, self.requests, request.hop
+        more = request.num_bytes
+        if more > config.max_body_bytes:
+            return "invalid_request", f"body: {more} bytes, at most {config.max_body_bytes}", 0.0
+        waiting = len(held) - self.pool.num_running  # those that are still being prepared are among them
+        checks = [
+            (waiting, config.max_waiting, f"requests waiting at {config.name}"),
+            (held.num_bytes + more - 1, config.max_waiting_bytes, f"bytes held at {config.name}"),
+        ]
+        if not self.requesters.is_broker(hop):
+            checks += [
+                (held.count_of(hop), config.max_requests_per_client, "unfinished requests of this client"),
+                (held.bytes_of(hop) + more - 1, config.max_bytes_per_client, "bytes held for this client"),
+            ]
+        for number, limit, what in checks:
+            if number >= limit:
+                return "overloaded", f"there are {number} {what}, at most {limit}", self._expected_wait_s(now)
+        return None
+
+    def _expected_wait_s(self, now: float) -> float:
+        return self.facts.expected_wait_s(self.pool, now)
 
     def _prepared(self, request: ActiveRequest, result: Prepared | RequestError) -> None:
         """Back from the thread; the request may have been cancelled meanwhile."""
@@ -234,10 +268,8 @@ class NodeAgent:
             self.pool.feed(request.accepted_at)
 
     def _start(self, request: ActiveRequest, prepared: Prepared, now: float) -> None:
-        request.request = prepared.request
-        request.prompt_ids = prepared.prompt_ids
-        request.stop_token_ids = prepared.stop_token_ids
-        request.start_text(prepared.text)
+        request.start(prepared)
+        self.requests.resize(request, prepared.num_bytes)
         if request.ended_earlier:
             self._finish(request, "stop", now)
         else:
@@ -274,9 +306,10 @@ class NodeAgent:
             self._end(request, "cancelled")
         self.outbox.forget(hop)
         if requester is not None:
-            logger.info(
-                "disconnected role=%s name=%s why=%s cancelled=%d", requester.role, requester.name, why, len(cancelled)
-            )
+            logger.log(
+                requester.log_level, "disconnected role=%s name=%.100r why=%s cancelled=%d",
+                requester.role, requester.name, why, len(cancelled),
+            )  # fmt: skip
         self.pool.feed(now)
 
     # --- the engine ---------------------------------------------------------------------------------------------------

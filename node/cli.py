@@ -9,6 +9,7 @@ import sys
 import uvloop
 
 from mesh.errors import ConfigError
+from mesh.file_limit import raise_file_limit
 from mesh.options import load_options
 from node.config import NodeConfig
 from node.server import NodeServer
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         if config.trust_remote_code:
             logging.getLogger(__name__).warning("trust_remote_code is on: the model's own Python code will run here")
+        raise_file_limit()
         uvloop.run(NodeServer(config).run())
     except ConfigError as error:
         print(f"phi3-node: {error}", file=sys.stderr)  # noqa: T201

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mesh.bodies import MAX_BODY_BYTES
+from mesh.codec import MAX_PARTS
 from mesh.discovery.addresses import BadAddress, Endpoint, parse_endpoint
 from mesh.errors import ConfigError
 from mesh.home import home_folder
@@ -65,8 +66,14 @@ class NodeConfig:
     name: str = option("", help="name of this node in status; default: the host's", metavar="NAME")
     node_id: str = option("", help="who this node is for life; default: from the host and the port", metavar="ID")
     max_waiting: int = option(1024, help="requests that may wait here for a slot", metavar="N")
+    max_waiting_bytes: int = option(256 << 20, help="memory for the requests that are held here", metavar="BYTES")
     max_batch: int = option(256, help="requests in one message", metavar="N")
     max_body_bytes: int = option(MAX_BODY_BYTES, help="one request, decompressed", metavar="BYTES")
+    max_connections: int = option(4096, help="brokers and clients that may be connected", metavar="N")
+    max_requests_per_client: int = option(
+        768, help="unfinished requests of one client; a broker counts those of its clients itself", metavar="N"
+    )
+    max_bytes_per_client: int = option(128 << 20, help="memory for the requests of one client", metavar="BYTES")
     heartbeat_s: float = option(0.5, flag="--heartbeat", help="seconds between two heartbeats", metavar="S")
     liveness: int = option(3, help="heartbeats that may be missed", metavar="N")
     stall_s: float = option(60.0, flag="--stall", help="restart a worker that makes no step for so long", metavar="S")
@@ -77,10 +84,13 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         at_least = {"slots": 0, "max_model_len": 0, "max_batch_tokens": 0, "page_size": 0, "max_waiting": 1}
-        at_least |= {"max_batch": 1, "max_body_bytes": 1024, "liveness": 1}
+        at_least |= {"max_batch": 1, "max_body_bytes": 1024, "liveness": 1, "max_connections": 1}
+        at_least |= {"max_waiting_bytes": 1024, "max_requests_per_client": 1, "max_bytes_per_client": 1024}
         for field, lowest in at_least.items():
             if getattr(self, field) < lowest:
                 raise ConfigError(f"--{field.replace('_', '-')}: must be at least {lowest}, not {getattr(self, field)}")
+        if self.max_batch > MAX_PARTS:
+            raise ConfigError(f"--max-batch: must be at most {MAX_PARTS}, not {self.max_batch}")
         if not 0 < self.memory_fraction <= 1:
             raise ConfigError(f"--memory-fraction: must be above 0 and at most 1, not {self.memory_fraction}")
         for flag, seconds in (("--heartbeat", self.heartbeat_s), ("--stall", self.stall_s)):

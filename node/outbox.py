@@ -52,7 +52,11 @@ class Outbox:
     def take_request(self, request: ActiveRequest) -> bool:
         """Take one request out, sent or not. True if it had something unsent."""
         client = self._clients.get(request.route)
-        return client is not None and client.requests.pop(request.engine_id, None) is not None
+        if client is None or client.requests.pop(request.engine_id, None) is None:
+            return False
+        if not client.requests:
+            client.due_at = float("inf")  # nothing is left to be sent, and nothing must not be due
+        return True
 
     def _forget_idle(self, now: float) -> None:
         idle = [r for r, c in self._clients.items() if not c.requests and c.last_sent_at < now - BATCH_GATHER_S]

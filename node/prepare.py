@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mesh import bodies
-from mesh.errors import BadMessage, InvalidRequest, PromptTooLong
+from mesh.errors import BadMessage, InvalidRequest, PromptTooLong, RequestError
 from mesh.request import ChatMessage, WireRequest, validated
 from node.engine.base import EngineInfo
 from node.text.chat import ChatTemplateError
 from node.text.stream import TextStream
 from node.text.tokenizer import TextCodec
 
-IN_THREAD_FROM_BYTES = 16 << 10  # tokenising a longer body takes milliseconds: not on the event loop
+logger = logging.getLogger(__name__)
+
+IN_THREAD_FROM_BYTES = 4 << 10  # a longer body, decompressed, may take milliseconds: not on the event loop
+INLINE_BYTES = 16 << 10  # of short bodies that came in one message; what is more goes to the thread as well
+_MAX_CHARACTERS_PER_TOKEN = 256  # longer than any token of a real vocabulary
+_TOKEN_BYTES = 40  # what a token id takes in a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +38,31 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that can run."""
+    """A request that can run. Its prompt is tokens now, and the words are not kept."""
 
     request: WireRequest
     prompt_ids: list[int]
     stop_token_ids: tuple[int, ...]
-    text: TextStream
+    text: TextStream  # has taken in what earlier attempts generated
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory that it takes while it waits."""
+        return _TOKEN_BYTES * (len(self.prompt_ids) + len(self.request.resume))
+
+
+def prepare_or_refuse(body: bytes, codec: TextCodec, limits: Limits, max_body_bytes: int) -> Prepared | RequestError:
+    """What came of it. Never raises: whatever a library makes of a strange text, it concerns this request alone."""
+    try:
+        return prepare(body, codec, limits, max_body_bytes)
+    except RequestError as error:
+        return error
+    except BaseException as error:
+        # A panic of a Rust library is no Exception. The text may hold words of the prompt: the log gets the kind alone.
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        logger.error("prepare_failed error=%s", type(error).__name__)
+        return InvalidRequest(f"it cannot be prepared ({type(error).__name__})")
 
 
 def prepare(body: bytes, codec: TextCodec, limits: Limits, max_body_bytes: int) -> Prepared:
@@ -46,6 +71,7 @@ def prepare(body: bytes, codec: TextCodec, limits: Limits, max_body_bytes: int) 
     Raises: InvalidRequest naming the parameter; PromptTooLong with the numbers.
     """
     request = parse(body, max_body_bytes)
+    _check_length(request, limits)
     prompt_ids = _tokenise(request, codec)
     check_fits(len(prompt_ids), request.max_tokens, limits)
     vocabulary = codec.vocab_size
@@ -54,7 +80,10 @@ def prepare(body: bytes, codec: TextCodec, limits: Limits, max_body_bytes: int) 
             raise InvalidRequest(f"{name}: has token ids past the vocabulary of {vocabulary}")
     stop_token_ids = request.stop_token_ids + (() if request.ignore_eos else codec.eos_token_ids)
     text = TextStream(codec, prompt_ids, request.stop)
-    return Prepared(request, prompt_ids, stop_token_ids, text)
+    text.replay(request.resume)
+    # A chat template may leave out most of what was said, and the rest would stay until the request ends.
+    kept = request.model_copy(update={"prompt": None, "messages": None})
+    return Prepared(kept, prompt_ids, stop_token_ids, text)
 
 
 def parse(body: bytes, max_body_bytes: int) -> WireRequest:
@@ -69,6 +98,15 @@ def parse(body: bytes, max_body_bytes: int) -> WireRequest:
     if request.temperature > 0 and request.seed is None:
         raise InvalidRequest("seed: required when temperature > 0, so that a failover can repeat it")
     return request
+
+
+def _check_length(request: WireRequest, limits: Limits) -> None:
+    """What cannot fit, however well its words are in the vocabulary, is not worth tokenising. Raises PromptTooLong."""
+    texts = [request.prompt or ""] if request.messages is None else [message.content for message in request.messages]
+    num_characters = sum(map(len, texts))
+    most = min(limits.max_model_len, limits.cache_tokens) * _MAX_CHARACTERS_PER_TOKEN
+    if num_characters > most:
+        raise PromptTooLong(f"prompt: {num_characters} characters, and no prompt of more than {most} fits this model")
 
 
 def _tokenise(request: WireRequest, codec: TextCodec) -> list[int]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from mesh.log_budget import LogBudget
 from mesh.messages import Hello
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -17,6 +21,7 @@ class Requester:
     role: str
     name: str
     last_heard_at: float
+    log_level: int = logging.INFO  # of the lines about its coming and going
 
 
 class Requesters:
@@ -25,6 +30,7 @@ class Requesters:
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
         self._by_hop: dict[bytes, Requester] = {}
+        self._budget = LogBudget()
 
     def __len__(self) -> int:
         return len(self._by_hop)
@@ -32,8 +38,19 @@ class Requesters:
     def __contains__(self, hop: object) -> bool:
         return hop in self._by_hop
 
+    def is_broker(self, hop: bytes) -> bool:
+        """Whether it brings the requests of others."""
+        requester = self._by_hop.get(hop)
+        return requester is not None and requester.role == "broker"
+
     def welcome(self, hop: bytes, user: str, hello: Hello, now: float) -> None:
-        self._by_hop[hop] = Requester(hop, user, hello.role, hello.name, now)
+        """Greeted again, it is who it says it is now."""
+        known = self._by_hop.get(hop)
+        level = known.log_level if known is not None else self._budget.level(now)
+        requester = self._by_hop[hop] = Requester(hop, user, hello.role, hello.name, now, level)
+        if known is None:
+            # The name is what somebody chose to say: shown so that it cannot pass for another line of the log.
+            logger.log(level, "connected role=%s name=%.100r user=%s", requester.role, requester.name, user)
 
     def user_of(self, hop: bytes) -> str:
         """Empty for a connection that has not said Hello."""

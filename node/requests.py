@@ -11,6 +11,7 @@ from mesh.bodies import End, TokenEntry
 from mesh.messages import RequestHead
 from mesh.request import WireRequest
 from node.engine.base import EngineRequest, StepOutput
+from node.prepare import Prepared
 from node.text.stream import TextStream
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ActiveRequest:
     unsent_text: list[str] = field(default_factory=list)
     unsent_logprobs: list[float] = field(default_factory=list)
     end: End | None = None
+    num_bytes: int = 0  # what is held for it; `RequestTable.resize` changes it
 
     @property
     def key(self) -> Key:
@@ -57,12 +59,13 @@ class ActiveRequest:
         """On this host's monotonic clock; infinite without one."""
         return self.accepted_at + self.head.deadline_s if self.head.deadline_s else float("inf")
 
-    def start_text(self, text: TextStream) -> None:
-        """Take in what earlier attempts generated: the client has its text already."""
-        assert self.request is not None
-        text.replay(self.request.resume)
-        self.text = text
-        self.num_generated = len(self.request.resume)
+    def start(self, prepared: Prepared) -> None:
+        """It can run. What earlier attempts generated counts; the client has its text already."""
+        self.request = prepared.request
+        self.prompt_ids = prepared.prompt_ids
+        self.stop_token_ids = prepared.stop_token_ids
+        self.text = prepared.text
+        self.num_generated = len(prepared.request.resume)
 
     @property
     def ended_earlier(self) -> bool:
@@ -138,6 +141,8 @@ class RequestTable:
         self._by_key: dict[Key, ActiveRequest] = {}
         self._by_engine_id: dict[int, ActiveRequest] = {}
         self._per_hop: Counter[bytes] = Counter()
+        self._bytes_per_hop: Counter[bytes] = Counter()
+        self.num_bytes = 0
         self._last_engine_id = 0
 
     def __len__(self) -> int:
@@ -155,6 +160,12 @@ class RequestTable:
         self._by_key[request.key] = request
         self._by_engine_id[request.engine_id] = request
         self._per_hop[request.hop] += 1
+        self._count_bytes(request, request.num_bytes)
+
+    def resize(self, request: ActiveRequest, num_bytes: int) -> None:
+        """It takes so much from now on."""
+        self._count_bytes(request, num_bytes - request.num_bytes)
+        request.num_bytes = num_bytes
 
     def get(self, route: Route, request_id: int) -> ActiveRequest | None:
         return self._by_key.get((route, request_id))
@@ -167,9 +178,10 @@ class RequestTable:
             return
         del self._by_key[request.key]
         del self._by_engine_id[request.engine_id]
+        self._count_bytes(request, -request.num_bytes)
         self._per_hop[request.hop] -= 1
         if not self._per_hop[request.hop]:
-            del self._per_hop[request.hop]
+            del self._per_hop[request.hop], self._bytes_per_hop[request.hop]
 
     def of_hop(self, hop: bytes) -> list[ActiveRequest]:
         """A scan: only for a connection that ends."""
@@ -181,3 +193,10 @@ class RequestTable:
 
     def count_of(self, hop: bytes) -> int:
         return self._per_hop[hop]
+
+    def bytes_of(self, hop: bytes) -> int:
+        return self._bytes_per_hop[hop]
+
+    def _count_bytes(self, request: ActiveRequest, more: int) -> None:
+        self.num_bytes += more
+        self._bytes_per_hop[request.hop] += more

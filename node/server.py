@@ -8,6 +8,7 @@ import secrets
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 SAME_SIGNAL_S = 0.3  # a terminal or `timeout` tells the process and its group: one wish, two signals
 LEAVE_WITHIN_S = 1.0  # for the last messages to reach the wire
+_NUM_PREPARING = 2  # threads that validate and tokenise long bodies
 
 
 class NodeServer:
@@ -48,6 +50,8 @@ class NodeServer:
         self.config = config
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._background: set[asyncio.Future[Any]] = set()
+        # Few: each may take tens of megabytes for a moment, and what they do in Python they cannot do at once.
+        self._preparing = ThreadPoolExecutor(_NUM_PREPARING, "prepare")
         self._timer: asyncio.TimerHandle | None = None
         self._told_to_stop_at = 0.0
 
@@ -157,6 +161,7 @@ class NodeServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._preparing.shutdown(wait=False, cancel_futures=True)
         self._link.close(linger_s=LEAVE_WITHIN_S)
         self._access.close()
         await asyncio.to_thread(self._context.term)
@@ -183,17 +188,16 @@ class NodeServer:
             return False
         return True
 
-    def _in_thread(self, work: Callable[[], Prepared], then: Callable[[Prepared | RequestError], None]) -> None:
-        def done(future: asyncio.Future[Prepared]) -> None:
+    def _in_thread(
+        self, work: Callable[[], Prepared | RequestError], then: Callable[[Prepared | RequestError], None]
+    ) -> None:
+        def done(future: asyncio.Future[Prepared | RequestError]) -> None:
             self._background.discard(future)
-            error = future.exception()
-            if error is None:
+            if not future.cancelled():
                 then(future.result())
-            else:
-                then(error if isinstance(error, RequestError) else RequestError(f"cannot be prepared: {error!r}"))
-            self._rearm()
+                self._rearm()
 
-        future = self._loop.run_in_executor(None, work)
+        future = self._loop.run_in_executor(self._preparing, work)
         self._background.add(future)
         future.add_done_callback(done)
 

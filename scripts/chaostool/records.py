@@ -33,11 +33,11 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The hole that a setback made in a stream: from its last chunk before to its first one after."""
+    """The hole that setbacks made in a stream: from its last chunk before to its first one after."""
 
     at: float
     until: float
-    setback: Setback
+    setbacks: tuple[Setback, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,7 @@ def from_line(line: bytes) -> Result | Setback:
         return Setback(**values)
     values["verdict"] = Verdict(values["verdict"])
     values["pauses"] = tuple(
-        Pause(pause["at"], pause["until"], Setback(**pause["setback"])) for pause in values["pauses"]
+        Pause(pause["at"], pause["until"], tuple(Setback(**setback) for setback in pause["setbacks"]))
+        for pause in values["pauses"]
     )
     return Result(**values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -47,8 +47,8 @@ class Setbacks(logging.Handler):
         moments = [setback.at for setback in self._recent]
         found = []
         for at, until in pairwise(times):
-            index = bisect_left(moments, at)
-            if index < len(moments) and moments[index] <= until:
-                found.append(Pause(at, until, self._recent[index]))
+            within = self._recent[bisect_left(moments, at) : bisect_right(moments, until)]
+            if within:
+                found.append(Pause(at, until, tuple(within)))
         longest = sorted(found, key=lambda pause: pause.at - pause.until)[: attempts - 1]
         return tuple(longest)

@@ -1,4 +1,4 @@
-"""How soon a client notices a silent server, and how long it is held up by one that takes connections and says nothing."""
+"""How soon a client acts: on silence, on a server that only accepts connections, on room where there was none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import time
 import pytest
 
 from mesh import Client
+from tests.support.eventually import eventually
 from tests.support.fake_server import LIVENESS, FakeServer, Request
+
+pytestmark = pytest.mark.usefixtures("plain_text")
 
 HEARTBEAT_S = 0.4
 MARGIN_S = 0.25
@@ -49,3 +52,28 @@ def test_a_stopped_broker_does_not_hold_up_the_dial_to_its_neighbour() -> None:
             began = time.monotonic()
             assert client.generate("hello", max_tokens=5).token_ids
             assert time.monotonic() - began < 2.0
+
+
+def test_what_was_turned_away_goes_as_soon_as_an_answer_of_ours_has_made_room() -> None:
+    """A batch of ten times what may queue sat out its pauses while the mesh had nothing to do."""
+
+    def take_one_at_a_time(request: Request) -> None:
+        if request.body["prompt"] == "first":
+            server.held = request
+        elif server.is_full:
+            request.reject("overloaded", retry_after_s=30)
+        else:
+            request.finish()
+
+    class Server(FakeServer):
+        is_full = True
+        held: Request
+
+    with Server(take_one_at_a_time) as server, Client(server.address) as client:
+        with client.as_completed(["first", "second"], max_tokens=5) as results:
+            eventually(lambda: len(server.requests) == 2)
+            server.is_full = False
+            server.do(server.held.finish)
+            began = time.monotonic()
+            assert {index for index, _ in results} == {0, 1}
+        assert time.monotonic() - began < 1.0
