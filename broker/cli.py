@@ -11,6 +11,7 @@ from enum import IntEnum
 _DESCRIPTION = """The broker of a phi3 mesh: finds nodes, queues requests, and sends each to a node with room.
 Any number may run side by side."""
 _SERVE = "Run a broker until Ctrl-C or SIGTERM; then hand its work over. A second signal ends it at once."
+_GATEWAY = "Run an HTTP gateway (OpenAI, Anthropic and Triton clients, Prometheus): any number, beside any broker."
 _STATUS = "Show the nodes and what they do. The exit status is 0 if at least one is ready."
 _DRAIN = "Give a node no new work and let it hand over what it has, as before maintenance."
 _TOKEN = "Print the line that lets another host join as a member, or a named client call, from anywhere."
@@ -33,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if given[:1] == ["serve"]:  # its options come from a dataclass and have a parser of their own
             return _serve(given[1:])
+        if given[:1] == ["gateway"]:  # likewise
+            from broker.gateway.cli import main as gateway
+
+            return gateway(given[1:])
         args = _parser().parse_args(given)
         if args.command in ("token", "clients", "revoke"):
             from broker.keys import manage_keys
@@ -69,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="phi3-broker", description=_DESCRIPTION, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help=_SERVE, add_help=False)
+    commands.add_parser("gateway", help=_GATEWAY, add_help=False)
     status = commands.add_parser("status", help=_STATUS, description=_STATUS, allow_abbrev=False)
     status.add_argument("--watch", action="store_true", help="refresh in place until Ctrl-C")
     status.add_argument("--json", action="store_true", help="for programs: the whole report, its keys are stable")

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of what reads hostile bytes, with `atheris` (not a dependency: install it where you run this).
+"""Coverage-guided fuzzing of what reads hostile bytes, with `atheris` (no dependency: install it beside).
 
     python -m scripts.fuzztool.atheris_codec codec|bodies|broker|node -max_total_time=120
 

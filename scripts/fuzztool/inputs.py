@@ -11,7 +11,7 @@ import zstandard
 
 from mesh import messages as m
 from mesh.bodies import PLAIN, ZSTD, pack
-from mesh.codec import encode
+from mesh.codec import MAX_PARTS, encode
 from mesh.messages import Message, RequestHead
 from tests.protocol.test_golden import GOLDEN, GOLDEN_ENTRIES, GOLDEN_REQUEST
 
@@ -146,7 +146,7 @@ class Inputs:
             (
                 [b"", b"\x94\x01\x04\xdd" + (1 << 20).to_bytes(4) + broad],
                 [b"", rng.randbytes(2 << 20)],
-                [b"", encode(m.Submit((RequestHead(1, 1),) * 8_192)), *[b""] * 8_192],
+                [b"", encode(m.Submit((RequestHead(1, 1),) * MAX_PARTS)), *[b""] * MAX_PARTS],
                 [b"", encode(m.Cancel((1,) * 65_536))],
                 self._submit(b"\0\xdd" + (1 << 20).to_bytes(4) + broad),
                 self._submit(_BROAD_BOMB),

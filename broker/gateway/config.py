@@ -1,0 +1,128 @@
+"""The gateway's options, checked before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mesh.discovery.addresses import BadAddress, Endpoint, parse_endpoint
+from mesh.errors import ConfigError
+from mesh.options import option
+
+DEFAULT_PORT = 8000
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Every option of `phi3-broker gateway`; `--help` shows these texts.
+
+    The names in the environment are spelled out: derived ones would be shared with `phi3-broker serve`.
+    """
+
+    bind: str = option(
+        f"127.0.0.1:{DEFAULT_PORT}",
+        help="where to listen; port 0: any free one; beyond loopback only with --api-key-file",
+        env="PHI3_GATEWAY_BIND",
+        metavar="HOST:PORT",
+    )
+    broker: str = option(
+        "",
+        help="the broker or node to use, several with commas; default: look for one on the network",
+        env="PHI3_MESH_BROKER",
+        metavar="HOST[:PORT]",
+    )
+    mesh: str = option("default", help="name of the mesh", env="PHI3_GATEWAY_MESH", metavar="NAME")
+    name: str = option("gateway", help="how operators see this client", env="PHI3_GATEWAY_NAME", metavar="NAME")
+    api_key_file: Path | None = option(
+        None, help="who may call: `name key` on each line; re-read when it changes", env="PHI3_GATEWAY_API_KEY_FILE"
+    )
+    cors: tuple[str, ...] = option(
+        (), help="origin whose pages may call, such as https://chat.example; repeatable", env="PHI3_GATEWAY_CORS"
+    )
+    tls_cert: Path | None = option(None, help="certificate chain (PEM); with --tls-key", env="PHI3_GATEWAY_TLS_CERT")
+    tls_key: Path | None = option(None, help="its private key (PEM)", env="PHI3_GATEWAY_TLS_KEY")
+    metrics_port: int = option(
+        0, help="serve /metrics here too, without a key; 0: no", env="PHI3_GATEWAY_METRICS_PORT", metavar="PORT"
+    )
+    max_waiting: int = option(
+        1024,
+        help="answers that may wait here for their first token; more are told 429",
+        env="PHI3_GATEWAY_MAX_WAITING",
+        metavar="N",
+    )
+    max_request_bytes: int = option(
+        8 << 20, help="size of a request", env="PHI3_GATEWAY_MAX_REQUEST_BYTES", metavar="BYTES"
+    )
+    max_header_bytes: int = option(
+        32 << 10, help="size of its headers", env="PHI3_GATEWAY_MAX_HEADER_BYTES", metavar="BYTES"
+    )
+    default_max_tokens: int = option(
+        1024,
+        help="tokens of an answer when the caller sets no limit; never more than a quarter of the context",
+        env="PHI3_GATEWAY_DEFAULT_MAX_TOKENS",
+        metavar="N",
+    )
+    timeout_s: float = option(
+        0.0,
+        flag="--timeout",
+        help="seconds a request may take if it does not say so itself; 0: as long as it takes",
+        env="PHI3_GATEWAY_TIMEOUT",
+        metavar="S",
+    )
+    patience_s: float = option(
+        60.0,
+        flag="--patience",
+        help="how long a running request waits for a node when the last one has gone",
+        env="PHI3_GATEWAY_PATIENCE",
+        metavar="S",
+    )
+    drain_s: float = option(
+        30.0,
+        flag="--drain",
+        help="how long running answers may go on after SIGTERM",
+        env="PHI3_GATEWAY_DRAIN",
+        metavar="S",
+    )
+    log_level: str = option(
+        "info",
+        choices=("debug", "info", "warning", "error"),
+        help="how much to tell",
+        env="PHI3_GATEWAY_LOG_LEVEL",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.endpoint.is_loopback and self.api_key_file is None:
+            raise ConfigError(
+                f"--bind: {self.bind} can be reached from outside, so say who may call with --api-key-file "
+                "(or bind to 127.0.0.1)"
+            )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ConfigError("--tls-cert and --tls-key: give both or neither")
+        for flag, path in (
+            ("--api-key-file", self.api_key_file),
+            ("--tls-cert", self.tls_cert),
+            ("--tls-key", self.tls_key),
+        ):
+            if path is not None and not path.is_file():
+                raise ConfigError(f"{flag}: there is no file {path}")
+        if not 0 <= self.metrics_port <= 65535:
+            raise ConfigError(f"--metrics-port: must be from 0 to 65535, not {self.metrics_port}")
+        for flag, number, lowest in (
+            ("--max-waiting", self.max_waiting, 1),
+            ("--max-request-bytes", self.max_request_bytes, 1024),
+            ("--max-header-bytes", self.max_header_bytes, 1024),
+            ("--default-max-tokens", self.default_max_tokens, 1),
+            ("--timeout", self.timeout_s, 0),
+            ("--patience", self.patience_s, 0),
+            ("--drain", self.drain_s, 0),
+        ):
+            if not number >= lowest:
+                raise ConfigError(f"{flag}: must be at least {lowest}, not {number}")
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where to listen. Raises ConfigError."""
+        try:
+            return parse_endpoint(self.bind, DEFAULT_PORT, bind=True)
+        except BadAddress as error:
+            raise ConfigError(f"--bind: {error}") from None
