@@ -19,7 +19,7 @@ from mesh.shape import check_shape, is_harmless
 
 MAX_HEADER_BYTES = 1 << 20
 MAX_ITEMS = 65_536  # of one array in a header
-MAX_PARTS = 8_192  # of one array of arrays with names, such as the heads in a Submit: each costs some microseconds
+MAX_PARTS = 4_096  # of one array of arrays with names, such as the heads in a Submit: each costs some microseconds
 MAX_TEXT = 4_096  # bytes of one string in a header
 _MAX_VALUES = 2 * MAX_ITEMS  # in a header, all levels together
 

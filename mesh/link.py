@@ -137,8 +137,5 @@ def new_socket(context: Context, kind: int, *, ipv6: bool = False, high_water_ma
     socket.tcp_keepalive = 1
     socket.tcp_keepalive_idle = 30
     if kind == zmq.ROUTER:
-        # Whoever does not read does not answer these either and is cut off, with all that waits for it: the limit above
-        # is one of messages, and reports are long.
-        socket.heartbeat_ivl, socket.heartbeat_timeout = 5_000, 15_000
         socket.router_mandatory = True  # an unknown or full route is an error, not a silent drop
     return socket

@@ -56,6 +56,8 @@ def prepare_or_refuse(body: bytes, codec: TextCodec, limits: Limits, max_body_by
     try:
         return prepare(body, codec, limits, max_body_bytes)
     except RequestError as error:
+        # Its traceback and what it came of hold on to the body and all that was made of it, for as long as it lives.
+        error.__traceback__ = error.__context__ = None
         return error
     except BaseException as error:
         # A panic of a Rust library is no Exception. The text may hold words of the prompt: the log gets the kind alone.

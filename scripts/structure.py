@@ -20,12 +20,17 @@ def structure() -> str:
     lines: list[str] = []
     for top in FOLDERS:
         for folder in sorted({path.parent for path in (ROOT / top).rglob("*.py")}):
-            files = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+            files = [path for path in sorted(folder.glob("*.py")) if not _is_silent(path)]
             title = _sentence(folder / "__init__.py")
             lines += [f"**{folder.relative_to(ROOT)}/** {title}", ""]
             lines += [f"- `{path.name}` {_sentence(path)}" for path in files]
             lines.append("")
     return "\n".join(lines)
+
+
+def _is_silent(path: Path) -> bool:
+    """The folder's line says what __init__ would, and generated files say nothing."""
+    return path.name == "__init__.py" or "_pb2" in path.name
 
 
 def _sentence(path: Path) -> str:

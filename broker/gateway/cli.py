@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from broker.gateway.config import GatewayConfig
 from mesh.errors import ConfigError
 from mesh.options import load_options
 
 _DESCRIPTION = """HTTP in front of the mesh: the APIs of OpenAI, Anthropic and Triton (KServe v2), and /metrics.
-Any number may run side by side."""
+With --grpc-bind also gRPC. Any number may run side by side."""
 _USAGE = 2
 
 
@@ -22,6 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = load_options(GatewayConfig, given, "phi3-broker gateway", os.environ, _DESCRIPTION)
         try:
             from broker.gateway.serve import serve
+
+            if config.grpc_bind:
+                import_module("broker.gateway.grpc_api.server")
         except ModuleNotFoundError as error:
             if (error.name or "").startswith(("broker", "mesh")):
                 raise

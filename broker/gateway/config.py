@@ -10,6 +10,7 @@ from mesh.errors import ConfigError
 from mesh.options import option
 
 DEFAULT_PORT = 8000
+DEFAULT_GRPC_PORT = 8001
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class GatewayConfig:
         f"127.0.0.1:{DEFAULT_PORT}",
         help="where to listen; port 0: any free one; beyond loopback only with --api-key-file",
         env="PHI3_GATEWAY_BIND",
+        metavar="HOST:PORT",
+    )
+    grpc_bind: str = option(
+        "",
+        help="where to listen for gRPC, such as 127.0.0.1:8001; default: nowhere",
+        env="PHI3_GATEWAY_GRPC_BIND",
         metavar="HOST:PORT",
     )
     broker: str = option(
@@ -91,11 +98,12 @@ class GatewayConfig:
     )
 
     def __post_init__(self) -> None:
-        if not self.endpoint.is_loopback and self.api_key_file is None:
-            raise ConfigError(
-                f"--bind: {self.bind} can be reached from outside, so say who may call with --api-key-file "
-                "(or bind to 127.0.0.1)"
-            )
+        for flag, endpoint in (("--bind", self.endpoint), ("--grpc-bind", self.grpc_endpoint)):
+            if endpoint is not None and not endpoint.is_loopback and self.api_key_file is None:
+                raise ConfigError(
+                    f"{flag}: {endpoint.host} can be reached from outside, so say who may call with --api-key-file "
+                    "(or bind to 127.0.0.1)"
+                )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("--tls-cert and --tls-key: give both or neither")
         for flag, path in (
@@ -122,7 +130,16 @@ class GatewayConfig:
     @property
     def endpoint(self) -> Endpoint:
         """Where to listen. Raises ConfigError."""
-        try:
-            return parse_endpoint(self.bind, DEFAULT_PORT, bind=True)
-        except BadAddress as error:
-            raise ConfigError(f"--bind: {error}") from None
+        return _endpoint("--bind", self.bind, DEFAULT_PORT)
+
+    @property
+    def grpc_endpoint(self) -> Endpoint | None:
+        """Where to listen for gRPC, if at all. Raises ConfigError."""
+        return _endpoint("--grpc-bind", self.grpc_bind, DEFAULT_GRPC_PORT) if self.grpc_bind else None
+
+
+def _endpoint(flag: str, text: str, default_port: int) -> Endpoint:
+    try:
+        return parse_endpoint(text, default_port, bind=True)
+    except BadAddress as error:
+        raise ConfigError(f"{flag}: {error}") from None

@@ -9,10 +9,12 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -44,13 +46,21 @@ def serve(config: GatewayConfig) -> None:
 async def _serve(config: GatewayConfig) -> None:
     gateway = Gateway(config)
     listener = _listen(config.endpoint.host, config.endpoint.port, "--bind")
-    servers = [(_server(build_app(gateway), config, is_public=True), listener)]
+    app = build_app(gateway)
+    servers = [(_server(app, config, is_public=True), listener)]
+    stops: list[Callable[[], None]] = []
+    if config.grpc_endpoint is not None:
+        from broker.gateway.grpc_api.server import GrpcServer  # only who wants it needs grpcio
+
+        grpc_server = GrpcServer(gateway, config.grpc_endpoint)
+        stops.append(grpc_server.leave_soon)
+        _run_within(app, grpc_server.running)
     if config.metrics_port:
         metrics_listener = _listen(config.endpoint.host, config.metrics_port, "--metrics-port")
         servers.append((_server(_metrics_app(gateway), config, is_public=False), metrics_listener))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _on_signal, number, [server for server, _ in servers])
+        loop.add_signal_handler(number, _on_signal, number, [server for server, _ in servers], stops)
     host, port = listener.getsockname()[:2]
     scheme = "https" if config.tls_cert else "http"
     logger.info(
@@ -102,13 +112,27 @@ class Server(uvicorn.Server):
         yield
 
 
-def _on_signal(number: signal.Signals, servers: list[Server]) -> None:
+def _run_within(app: FastAPI, running: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+    """Also run this as long as the application, and end it before what the application runs itself."""
+    inner = app.router.lifespan_context
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with inner(app), running():
+            yield
+
+    app.router.lifespan_context = lifespan
+
+
+def _on_signal(number: signal.Signals, servers: list[Server], stops: list[Callable[[], None]]) -> None:
     if any(server.should_exit for server in servers):
         logger.warning("stopping_hard signal=%s", number.name)
         os._exit(128 + number)  # whoever asks twice does not want to wait for anything
     logger.info("stopping signal=%s", number.name)
     for server in servers:
         server.should_exit = True
+    for stop in stops:
+        stop()
 
 
 def _metrics_app(gateway: Gateway) -> Starlette:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-import atheris  # type: ignore[import-not-found]
+import atheris  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
 with atheris.instrument_imports(include=["mesh", "broker", "node"]):
     from mesh import bodies
@@ -45,7 +45,7 @@ def _bodies(data: bytes) -> None:
 
 def _frames(data: bytes) -> list[bytes]:
     """A message from one string: a byte of length before each frame but the last; 255 stands for an empty one."""
-    frames = []
+    frames: list[bytes] = []
     while data and len(frames) < 12:
         length = data[0] % 200 if data[0] < 255 else 0
         frames.append(data[1 : 1 + length])

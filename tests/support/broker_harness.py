@@ -275,7 +275,7 @@ class BrokerHarness:
 
     def _to_client(self, frames: list[bytes]) -> None:
         cut = frames.index(b"")
-        client = "/".join(frame.decode() for frame in frames[:cut])
+        client = "/".join(frame.decode(errors="backslashreplace") for frame in frames[:cut])
         if client.split("/")[0] in self.unreachable:
             self.core.client_unreachable(frames[0])
             return
@@ -286,7 +286,7 @@ class BrokerHarness:
         if node is None:
             return
         cut = action.frames.index(b"")
-        client = "/".join(frame.decode() for frame in action.frames[:cut])
+        client = "/".join(frame.decode(errors="backslashreplace") for frame in action.frames[:cut])
         message = decode(action.frames[cut + 1])
         node.received.append((client, message))
         if isinstance(message, Submit):
