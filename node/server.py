@@ -174,7 +174,7 @@ class NodeServer:
             split = frames.index(b"")
             header = frames[split + 1]
         except (ValueError, IndexError):
-            self.agent.counters["malformed_envelope"] += 1
+            self.agent.work.counters["malformed_envelope"] += 1
             return
         if split:
             self.agent.receive(user, tuple(frames[:split]), header, frames[split + 2 :], self._loop.time())
@@ -184,7 +184,7 @@ class NodeServer:
             self._link.send([*route, b"", encode(message), *parts])
         except zmq.ZMQError as error:
             # EHOSTUNREACH: gone. EAGAIN: reads too slowly, and is shed rather than waited for.
-            self.agent.counters["unreachable" if error.errno == zmq.EHOSTUNREACH else "slow_reader"] += 1
+            self.agent.work.counters["unreachable" if error.errno == zmq.EHOSTUNREACH else "slow_reader"] += 1
             return False
         return True
 
@@ -223,17 +223,17 @@ class NodeServer:
             logger.error("tokenizer_failed worker=%s reason=%s", worker.name, error)
             worker.kill(f"its tokenizer cannot be used: {error}")
             return
-        self.agent.worker_ready(codec, self._loop.time())
+        self.agent.work.worker_ready(codec, self._loop.time())
 
     def _on_outputs(self, worker: WorkerProcess, outputs: Sequence[StepOutput]) -> None:
-        self.agent.take_outputs(outputs, self._loop.time())
+        self.agent.work.take_outputs(outputs, self._loop.time())
         self._rearm()
 
     def _on_stats(self, worker: WorkerProcess) -> None:
-        self.agent.facts.worker_stats(worker, self._loop.time())
+        self.agent.work.facts.worker_stats(worker, self._loop.time())
 
     def _on_worker_lost(self, worker: WorkerProcess, reason: str) -> None:
-        self.agent.worker_lost(worker, f"worker {worker.name} of {self.config.name}: {reason}", self._loop.time())
+        self.agent.work.worker_lost(worker, f"worker {worker.name} of {self.config.name}: {reason}", self._loop.time())
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class NodeServer:
 
     def _rearm(self) -> None:
         """One timer, for whatever comes first."""
-        due = self.agent.next_due()
+        due = self.agent.work.next_due()
         if self._timer is not None:
             self._timer.cancel()
         if due < self._next_beat:

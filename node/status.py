@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mesh.messages import ModelLoad
 from mesh.report import ModelReport, NodeReport, StatusReport
 
 if TYPE_CHECKING:
     from node.agent import NodeAgent
 
 
-def lone_node_report(models: Sequence[ModelLoad], agent: NodeAgent, now: float) -> StatusReport:
-    """`models` as a Pong shows them."""
-    config = agent.config
-    facts = agent.facts.snapshot(agent.pool.workers, config, now)
+def lone_node_report(agent: NodeAgent, now: float) -> StatusReport:
+    """Everything that this node knows."""
+    config, work = agent.config, agent.work
+    facts = work.facts.snapshot(work.pool.workers, config, now)
     model_reports = tuple(
         ModelReport(
             name=model.name,
@@ -25,18 +23,18 @@ def lone_node_report(models: Sequence[ModelLoad], agent: NodeAgent, now: float) 
             num_running=model.num_running - model.num_waiting,
             num_queued=model.num_waiting,
         )
-        for model in models
+        for model in work.models(b"")
     )
-    num_running = len(agent.requests) - agent.pool.num_waiting
-    is_full = agent.state == "ready" and num_running >= agent.pool.slots_total
+    num_running = len(work.requests) - work.pool.num_waiting
+    is_full = work.state == "ready" and num_running >= work.pool.slots_total
     node = NodeReport(
         name=config.name,
         node_id=config.node_id,
-        state="busy" if is_full else agent.state,
+        state="busy" if is_full else work.state,
         models=model_reports,
-        slots_total=agent.pool.slots_total,
+        slots_total=work.pool.slots_total,
         num_running=num_running,
-        num_queued=agent.pool.num_waiting,
+        num_queued=work.pool.num_waiting,
         **dataclasses.asdict(facts),
     )
     return StatusReport(
@@ -46,8 +44,8 @@ def lone_node_report(models: Sequence[ModelLoad], agent: NodeAgent, now: float) 
         version=facts.version,
         uptime_s=facts.uptime_s,
         num_clients=len(agent.requesters),
-        num_in_flight=len(agent.requests),
+        num_in_flight=len(work.requests),
         nodes=(node,),
         models=model_reports,
-        counters=dict(agent.counters),
+        counters=dict(work.counters),
     )

@@ -210,7 +210,7 @@ def test_the_bytes_of_what_waits_are_limited_and_freed_again() -> None:
     assert [(one.request_id, one.code) for one in node.said(Rejected)] == [(3, "overloaded")]
     assert "bytes held at n1" in node.said(Rejected)[0].text
     node.receives(messages.Cancel((1, 2)))
-    assert node.agent.requests.num_bytes == 0
+    assert node.agent.work.requests.num_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_a_broker_is_not_one_client() -> None:
     for request_id in range(1, 6):
         node.submits(request_id, route=(b"client", b"%d" % request_id))
     assert node.said(Rejected) == []
-    assert len(node.agent.requests) == 5
+    assert len(node.agent.work.requests) == 5
 
 
 def test_connections_to_a_node_are_limited() -> None:
@@ -270,9 +270,9 @@ def test_only_a_broker_may_speak_for_others() -> None:
 def test_a_prompt_that_cannot_fit_is_not_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
     node = NodeHarness()
     node.workers[0].info = engine_info(max_model_len=10)
-    codec = node.agent.codec
+    codec = node.agent.work.codec
     assert codec is not None
-    node.agent.worker_ready(codec, node.now)
+    node.agent.work.worker_ready(codec, node.now)
     monkeypatch.setattr(codec, "encode", lambda text: pytest.fail("it was tokenised"))
     node.hello()
     node.submits(1, prompt="x" * 3000)
@@ -289,7 +289,7 @@ def test_whatever_a_library_makes_of_a_prompt_concerns_that_request_alone(
         raise Panic(text)
 
     node = NodeHarness()
-    monkeypatch.setattr(node.agent.codec, "encode", encode_badly)
+    monkeypatch.setattr(node.agent.work.codec, "encode", encode_badly)
     node.hello()
     node.submits(1, prompt="the secret words")
     assert [one.code for one in node.said(Rejected)] == ["invalid_request"]

@@ -73,7 +73,7 @@ class NodeHarness:
             now=self.now,
         )
         if ready:
-            self.agent.worker_ready(SyntheticTextCodec(), self.now)
+            self.agent.work.worker_ready(SyntheticTextCodec(), self.now)
 
     def _send(self, route: Route, message: Message, parts: Sequence[bytes]) -> bool:
         if route in self.unreachable:
@@ -96,7 +96,7 @@ class NodeHarness:
 
     def step(self, *engine_requests: EngineRequest, num_tokens: int = 1, after: int = 0) -> None:
         """One engine step that gives each of these its next tokens, as the synthetic engine would."""
-        self.agent.take_outputs([self.output(r, num_tokens, after) for r in engine_requests], self.now)
+        self.agent.work.take_outputs([self.output(r, num_tokens, after) for r in engine_requests], self.now)
 
     def output(self, request: EngineRequest, num_tokens: int = 1, after: int = 0) -> StepOutput:
         start = len(request.token_ids) - request.num_prompt + after

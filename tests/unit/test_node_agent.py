@@ -53,7 +53,7 @@ def test_garbage_is_counted_and_answered_and_harms_nobody(node: NodeHarness) -> 
 def test_a_batch_with_a_body_missing_is_refused_whole(node: NodeHarness) -> None:
     node.receives(messages.Submit((RequestHead(1, 1), RequestHead(2, 1))), bodies.pack({"prompt": "x"}))
     assert only(node.said(messages.Refused)).code == "bad_message"
-    assert len(node.agent.requests) == 0
+    assert len(node.agent.work.requests) == 0
 
 
 # --- the life of a request --------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_a_request_runs_to_its_end_and_leaves_nothing_behind(node: NodeHarness) 
     assert end is not None
     assert (end.finish_reason, end.prompt_tokens, end.completion_tokens, end.node) == ("length", 5, 3, "n1")
     assert node.said(messages.Tokens)[-1].finished == ((1, 1),)
-    assert len(node.agent.requests) == node.agent.pool.num_running == 0
+    assert len(node.agent.work.requests) == node.agent.work.pool.num_running == 0
 
 
 def test_a_resumed_request_continues_at_the_same_character(node: NodeHarness) -> None:
@@ -99,7 +99,7 @@ def test_a_resumed_request_that_had_ended_already_gets_its_ending_without_the_en
     entry = only(node.entries())
     assert (entry.index, entry.token_ids, entry.end.finish_reason) == (2, (), "stop")
     assert node.workers[0].submitted == []
-    assert len(node.agent.requests) == 0
+    assert len(node.agent.work.requests) == 0
 
 
 def test_a_stop_string_ends_the_text_before_it_and_frees_the_slot(node: NodeHarness) -> None:
@@ -111,7 +111,7 @@ def test_a_stop_string_ends_the_text_before_it_and_frees_the_slot(node: NodeHarn
     assert "".join(e.text for e in node.entries()) == text[: text.index(stop)]
     assert node.entries()[-1].end.finish_reason == "stop"
     assert node.workers[0].cancelled == [work.request_id]
-    assert node.agent.pool.num_running == 0
+    assert node.agent.work.pool.num_running == 0
 
 
 def test_cancelling_frees_the_slot_and_touches_no_other(node: NodeHarness) -> None:
@@ -174,7 +174,7 @@ def test_a_full_queue_says_overloaded_and_when_to_come_back() -> None:
     rejected = node.said(messages.Rejected)
     assert {r.code for r in rejected} == {"overloaded"}
     assert all(r.retry_after_s > 0 for r in rejected)
-    assert len(node.agent.requests) + len(rejected) == 7
+    assert len(node.agent.work.requests) + len(rejected) == 7
 
 
 def test_before_its_model_is_loaded_a_node_says_not_ready_and_why() -> None:
@@ -190,7 +190,7 @@ def test_before_its_model_is_loaded_a_node_says_not_ready_and_why() -> None:
 def test_a_long_prompt_is_tokenised_in_a_thread_and_can_be_cancelled_meanwhile() -> None:
     node = NodeHarness()
     node.workers[0].info = engine_info(max_model_len=100_000, cache_tokens=100_000)
-    node.agent.worker_ready(node.agent.codec, node.now)
+    node.agent.work.worker_ready(node.agent.work.codec, node.now)
     node.hello()
     for request_id in (1, 2):
         node.submits(request_id, prompt="x" * 20_000)
@@ -232,7 +232,7 @@ def test_a_worker_that_dies_gives_its_requests_back_with_all_they_have() -> None
     node.step(dead.submitted[0], num_tokens=5)
     node.step(dead.submitted[0], num_tokens=2, after=5)  # not flushed yet
 
-    node.agent.worker_lost(dead, "killed by signal 9", node.now)
+    node.agent.work.worker_lost(dead, "killed by signal 9", node.now)
 
     lost = only(node.said(messages.Lost))
     lost_id = lost.requests[0][0]
@@ -246,7 +246,7 @@ def test_an_engine_error_fails_that_request_alone(node: NodeHarness) -> None:
     node.submits(1)
     node.submits(2)
     first, second = node.workers[0].submitted
-    node.agent.take_outputs([StepOutput(first.request_id, (), (), "error", "out of memory")], node.now)
+    node.agent.work.take_outputs([StepOutput(first.request_id, (), (), "error", "out of memory")], node.now)
     failed = only(node.said(messages.Failed))
     assert (failed.request_id, failed.code, failed.text) == (1, "engine_failed", "out of memory")
     node.step(second)
@@ -332,7 +332,7 @@ def test_a_drain_meant_for_another_node_is_answered_no(node: NodeHarness) -> Non
     node.receives(messages.Admin(5, "drain", "n2"))
     done = only(node.said(messages.Done))
     assert not done.ok
-    assert node.agent.state == "ready"
+    assert node.agent.work.state == "ready"
 
 
 def test_a_silent_client_loses_its_lease_and_its_requests(node: NodeHarness) -> None:
@@ -340,9 +340,9 @@ def test_a_silent_client_loses_its_lease_and_its_requests(node: NodeHarness) -> 
     node.time_passes(node.agent.config.lease_s * 0.9)
     node.receives(messages.Ping(1))
     node.time_passes(node.agent.config.lease_s * 0.9)
-    assert len(node.agent.requests) == 1
+    assert len(node.agent.work.requests) == 1
     node.time_passes(node.agent.config.lease_s * 0.2)
-    assert len(node.agent.requests) == 0
+    assert len(node.agent.work.requests) == 0
     assert node.workers[0].cancelled == [1]
 
 
@@ -351,14 +351,14 @@ def test_bye_cancels_all_that_came_over_that_connection_whatever_its_route(node:
     for route in via_broker:
         node.submits(1, route=route)
     node.receives(messages.Bye())
-    assert len(node.agent.requests) == 0
+    assert len(node.agent.work.requests) == 0
 
 
 def test_a_client_that_cannot_be_reached_is_dropped(node: NodeHarness) -> None:
     node.submits(1)
     node.unreachable.add(CLIENT)
     node.step(only(node.workers[0].submitted))
-    assert len(node.agent.requests) == 0
+    assert len(node.agent.work.requests) == 0
 
 
 def test_a_request_past_its_deadline_is_dropped_before_it_runs() -> None:
@@ -423,7 +423,7 @@ def test_a_client_key_cannot_drain() -> None:
     done = only(node.said(messages.Done))
     assert not done.ok
     assert "only a member" in done.text
-    assert node.agent.state == "ready"
+    assert node.agent.work.state == "ready"
 
 
 def test_a_revoked_key_ends_its_connections_and_nobody_elses(node: NodeHarness) -> None:
@@ -432,6 +432,6 @@ def test_a_revoked_key_ends_its_connections_and_nobody_elses(node: NodeHarness) 
     node.submits(1, route=OTHER)
     node.agent.end_access({"client:notebook"})
     assert only(node.said(messages.Refused, OTHER)).code == "revoked_key"
-    assert len(node.agent.requests) == 1
+    assert len(node.agent.work.requests) == 1
     node.submits(2, route=OTHER)
     assert node.said(messages.Refused, OTHER)[-1].code == "no_hello"

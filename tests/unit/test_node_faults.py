@@ -15,7 +15,7 @@ def test_who_cannot_be_told_of_a_failure_is_dropped_and_not_left_waiting() -> No
     node.unreachable.add(CLIENT)
     failed = node.workers[0].submitted[0].request_id
 
-    node.agent.take_outputs([StepOutput(failed, (), (), "error", "broken")], node.now)
+    node.agent.work.take_outputs([StepOutput(failed, (), (), "error", "broken")], node.now)
 
     assert CLIENT[0] not in node.agent.requesters  # its next heartbeat is answered "no_hello", so it begins again
 
@@ -29,7 +29,7 @@ def test_who_cannot_be_told_that_its_requests_are_handed_over_is_dropped() -> No
     node.agent.drain(node.now)
 
     assert CLIENT[0] not in node.agent.requesters
-    assert len(node.agent.requests) == 0
+    assert len(node.agent.work.requests) == 0
 
 
 def test_who_cannot_be_told_no_is_dropped() -> None:
