@@ -54,11 +54,13 @@ class NodeServer:
         self._preparing = ThreadPoolExecutor(_NUM_PREPARING, "prepare")
         self._timer: asyncio.TimerHandle | None = None
         self._told_to_stop_at = 0.0
+        self._workers: list[WorkerProcess] = []
 
     async def run(self) -> None:
         """Serve. Raises ConfigError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
+        self._handle_signals()  # before anything takes time: whoever stops a starting node wants it gone as well
         self._access = server_access(
             self._context,
             mesh=self.config.mesh,
@@ -85,7 +87,6 @@ class NodeServer:
             )
             self._link = server_link(socket, self._access.gatekeeper, self._on_frames, self._rearm)
             session = await self._advertise()
-            self._handle_signals()
             tasks = [asyncio.create_task(worker.run(), name=worker.name) for worker in self._workers]
             self._beat()
             try:

@@ -68,6 +68,7 @@ class WorkerProcess:
         self._ready_at = 0.0
         self._reason = ""
         self._is_stopping = False
+        self._is_connected = False
         self._has_work = False
 
     # --- what the pool calls ------------------------------------------------------------------------------------------
@@ -120,6 +121,7 @@ class WorkerProcess:
         self.num_starts += 1
         self._reason = ""
         self._has_work = False
+        self._is_connected = False
         self.note = "starting"
         address = f"ipc://{self._folder}/{self.name}-{self.num_starts}"
         socket = self._context.socket(zmq.PAIR)
@@ -129,21 +131,25 @@ class WorkerProcess:
         # A PAIR takes nothing until its peer is there, so what to load is said when the worker has connected.
         monitor = Link(socket.get_monitor_socket(int(zmq.Event.HANDSHAKE_SUCCEEDED)), self._introduce)
         self._link = Link(socket, self._on_frames)
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "node.engine.worker", address, stdin=asyncio.subprocess.DEVNULL
-        )
-        logger.debug("worker_started worker=%s pid=%d", self.name, self._process.pid)
-        self._heard_at = self._loop.time()
-        code = await self._process.wait()
-        self._link.drain()  # its last words: outputs that were under way, and why it died
-        socket.disable_monitor()
-        monitor.close()
-        self._link.close()
-        self._link = None
-        self._process = None
-        self._reason = self._reason or _describe_exit(code)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "node.engine.worker", address, stdin=asyncio.subprocess.DEVNULL
+            )
+            logger.debug("worker_started worker=%s pid=%d", self.name, self._process.pid)
+            self._heard_at = self._loop.time()
+            code = await self._process.wait()
+            self._link.drain()  # its last words: outputs that were under way, and why it died
+            self._reason = self._reason or _describe_exit(code)
+        finally:  # also when the node leaves in the middle of this: an open socket would keep its context for ever
+            self.kill("the node leaves")
+            socket.disable_monitor()
+            monitor.close()
+            self._link.close()
+            self._link = None
+            self._process = None
 
     def _introduce(self, event: list[bytes]) -> None:
+        self._is_connected = True
         self._tell(ipc.Start(self._options, str(self._home)))
 
     async def stop(self) -> None:
@@ -152,6 +158,8 @@ class WorkerProcess:
         process = self._process
         if process is None:
             return
+        if not self._is_connected:  # Python is still starting in there, and hears nothing
+            self.kill("the node leaves")
         self._tell(ipc.Stop())
         try:
             async with asyncio.timeout(STOP_WITHIN_S):

@@ -10,6 +10,7 @@ import pytest
 
 from mesh import Client, Rejected
 from mesh.client.aio import AsyncClient
+from scripts.chaostool.member import children_of
 from tests.faults.answers import Answers
 from tests.faults.nodes import MARGIN_S, STEADY, are_idle, report_of, signal_workers
 from tests.support.eventually import eventually
@@ -100,3 +101,14 @@ def test_a_second_sigterm_ends_a_broker_at_once(mesh: Mesh) -> None:
     broker.process.send_signal(signal.SIGTERM)
     broker.process.send_signal(signal.SIGTERM)
     assert broker.process.wait(5) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("moment", ["it listens", "its worker exists"])
+def test_a_node_that_is_stopped_while_its_worker_starts_ends_cleanly(mesh: Mesh, moment: str) -> None:
+    """It hung until it was killed: the socket of the unfinished start was left open."""
+    node = mesh.node("n")
+    if moment == "its worker exists":
+        eventually(lambda: children_of(node.pid))
+    node.process.terminate()
+    assert node.process.wait(5) == 0
+    eventually(lambda: children_of(node.pid) == [])
