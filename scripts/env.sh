@@ -42,11 +42,15 @@ install_torch() {
     fi
 }
 
+# The first line of .made-from says from what, the second which extras are there: one script's environment serves another.
 make_env() {
-    local folder=$1 extras=$2 python stamp wanted
-    stamp="$folder/.made-from"
-    wanted="$extras $(cksum <pyproject.toml) $(cksum <scripts/env.sh)"
-    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
+    local folder=$1 wanted=$2 stamp="$1/.made-from" source have="" extras python
+    source="$(cksum <pyproject.toml) $(cksum <scripts/env.sh)"
+    if [ -f "$stamp" ] && [ "$(sed -n 1p "$stamp")" = "$source" ]; then
+        have="$(sed -n 2p "$stamp")"
+    fi
+    extras="$(printf '%s,%s' "$have" "$wanted" | tr , '\n' | sed '/^$/d' | sort -u | paste -sd, -)"
+    [ "$extras" = "$have" ] && return
     python=$(find_python)
     say "making $folder with $("$python" --version) [$extras] (once; a few minutes on a slow line)"
     [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
@@ -55,5 +59,5 @@ make_env() {
     case ",$extras," in *,node,*) say "installing torch"; install_torch "$python" ;; esac
     say "installing phi3-mesh[$extras]"
     "$python" -m pip install -qq --disable-pip-version-check -e ".[$extras]"
-    printf '%s' "$wanted" >"$stamp"
+    printf '%s\n%s\n' "$source" "$extras" >"$stamp"
 }
