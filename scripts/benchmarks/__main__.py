@@ -11,6 +11,7 @@ from scripts.benchmarks.table import machine, print_table
 
 BENCHMARKS = {
     "imports": "CPU time to import the client and to show a command's help",
+    "encryption": "what CURVE costs beside plain text",
     "failover": "how long a stream pauses when its node is killed or suspended",
     "engine": "the demo model: engine alone, through a node, through broker and node",
 }
