@@ -118,7 +118,7 @@ def test_a_request_that_moves_after_any_token_ends_with_the_same_tokens(kind, en
 
 
 def test_an_answer_does_not_depend_on_the_others_in_the_batch(engine: Driver, prompts: list[list[int]]) -> None:
-    requests = [*(greedy(prompt) for prompt in prompts), *(sampled(p, seed=i) for i, p in enumerate(prompts))]
+    requests = [*(greedy(prompt, 10) for prompt in prompts), *(sampled(p, 10, seed=i) for i, p in enumerate(prompts))]
     alone = [engine.ask(request).tokens for request in requests]
     forget(engine)
     together = [answer.tokens for answer in engine.run(*requests)]
