@@ -10,7 +10,7 @@ from broker.health import judge
 from broker.registry import AbsentNode, Model, Node, Registry
 from mesh.bodies import CODECS
 from mesh.messages import ModelLoad, NodeFacts, Pong, Welcome
-from mesh.report import ModelReport, NodeReport, StatusReport
+from mesh.report import ModelReport, NodeReport, StatusReport, facts_for_report
 from mesh.version import __version__
 
 _CACHE_S = 0.05  # sums over all nodes are made this often at most, however many clients ping
@@ -105,6 +105,8 @@ class Reporter:
             busy_fraction=sum(f.busy_fraction for f in facts) / len(facts) if facts else 0.0,
             uptime_s=now - self._started_at,
             note="" if facts else "no node is ready",
+            itl_p50_s=max((f.itl_p50_s for f in facts), default=0.0),
+            itl_p99_s=max((f.itl_p99_s for f in facts), default=0.0),
         )
 
     def _node_reports(self, now: float) -> Iterable[NodeReport]:
@@ -148,7 +150,6 @@ def _model_report(load: ModelLoad) -> ModelReport:
 
 def _node_report(node: Node, now: float) -> NodeReport:
     state, note = judge(node, now)
-    facts = node.facts
     models = tuple(
         ModelReport(
             name=s.name,
@@ -168,21 +169,11 @@ def _node_report(node: Node, now: float) -> NodeReport:
         state=state,
         note=note,
         models=models,
-        engine=facts.engine,
-        device=facts.device,
-        dtype=facts.dtype,
         slots_total=sum(model.slots_total for model in models),
         num_running=sum(model.num_running for model in models),
         num_queued=sum(model.num_queued for model in models),
-        tokens_per_s=facts.tokens_per_s,
-        ttft_p50_s=facts.ttft_p50_s,
-        ttft_p99_s=facts.ttft_p99_s,
-        memory_used_bytes=facts.memory_used_bytes,
-        memory_total_bytes=facts.memory_total_bytes,
-        busy_fraction=facts.busy_fraction,
         heartbeat_age_s=now - node.last_heard,
-        uptime_s=facts.uptime_s,
-        version=facts.version,
+        **facts_for_report(node.facts),
     )
 
 

@@ -66,6 +66,18 @@ class ModelLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One GPU, or the CPU, as its driver or the system reports it. Zero: unknown."""
+
+    name: str
+    utilisation: float = 0.0  # share of time in which it computed, from 0 to 1, over the last seconds
+    memory_used_bytes: int = 0  # by all processes
+    memory_total_bytes: int = 0
+    temperature_c: float = 0.0
+    power_w: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What a person wants to see in `status`. A broker passes these on; it decides nothing by them."""
 
@@ -81,6 +93,11 @@ class NodeFacts:
     busy_fraction: float = 0.0  # share of time inside engine steps, over the last seconds
     uptime_s: float = 0.0
     note: str = ""  # why it is not ready, in words
+    itl_p50_s: float = 0.0  # between two steps that gave a request tokens
+    itl_p99_s: float = 0.0
+    target_itl_s: float = 0.0  # what adaptive concurrency holds it to; 0: the number of slots is fixed
+    devices: tuple[DeviceFacts, ...] = ()
+    counters: tuple[tuple[str, int], ...] = ()  # since start: requests by outcome, tokens, resumed and recomputed ones
 
 
 # --- requester -> server ----------------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@ added."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mesh import bodies
 from mesh.errors import BadMessage
+from mesh.messages import NodeFacts
 
 
 class _Part(BaseModel):
@@ -23,6 +25,17 @@ class ModelReport(_Part):
     slots_total: int = 0
     num_running: int = 0
     num_queued: int = 0
+
+
+class DeviceReport(_Part):
+    """One device of a node: `mesh.messages.DeviceFacts`."""
+
+    name: str
+    utilisation: float = 0.0
+    memory_used_bytes: int = 0
+    memory_total_bytes: int = 0
+    temperature_c: float = 0.0
+    power_w: float = 0.0
 
 
 class NodeReport(_Part):
@@ -51,6 +64,18 @@ class NodeReport(_Part):
     heartbeat_age_s: float = 0.0
     uptime_s: float = 0.0
     version: str = ""
+    itl_p50_s: float = 0.0  # time between tokens
+    itl_p99_s: float = 0.0
+    target_itl_s: float = 0.0  # of adaptive concurrency; 0: off
+    devices: tuple[DeviceReport, ...] = ()
+    counters: dict[str, int] = {}  # of the node, since its start
+
+
+def facts_for_report(facts: NodeFacts) -> dict[str, Any]:
+    """What a NodeReport says of itself in the words of a Pong. The note is left to whoever judges the node."""
+    values = dataclasses.asdict(facts)
+    del values["note"]
+    return {**values, "counters": dict(facts.counters)}
 
 
 class StatusReport(_Part):

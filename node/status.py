@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
-from mesh.report import ModelReport, NodeReport, StatusReport
+from mesh.report import ModelReport, NodeReport, StatusReport, facts_for_report
 
 if TYPE_CHECKING:
     from node.agent import NodeAgent
@@ -35,7 +34,8 @@ def lone_node_report(agent: NodeAgent, now: float) -> StatusReport:
         slots_total=work.pool.slots_total,
         num_running=num_running,
         num_queued=work.pool.num_waiting,
-        **dataclasses.asdict(facts),
+        note=facts.note,
+        **facts_for_report(facts),
     )
     return StatusReport(
         kind="node",
