@@ -56,11 +56,10 @@ class Admission:
         """Only a model that some node will take work for now or in a moment."""
         if self.is_closed:
             return Refusal("not_ready", "this broker is leaving: ask another one", _NOT_READY_RETRY_S)
-        names = self._registry.served_names if not head.model else []
-        name = names[0] if len(names) == 1 else head.model
-        model = self._registry.models.get(name)
+        model = self._registry.models.get(head.model) if head.model else self._registry.only_model
         if model is not None and model.is_servable:
             return model
+        name = model.name if model is not None else head.model
         # A model that was there comes back with its node: for a later attempt it was, perhaps before this broker was.
         is_known = head.attempt > 1 or self._registry.has_served(name)
         if model is None and self._registry.num_ready and not is_known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from broker.admission import Admission, Refusal
@@ -12,7 +12,7 @@ from broker.clients import Client, Clients
 from broker.config import BrokerConfig
 from broker.dispatch import POLICIES
 from broker.outbox import Outbox
-from broker.registry import Model, Node, Registry
+from broker.registry import Model, Node, Registry, ServedModel
 from broker.request import Request
 from broker.timers import Timers
 from mesh.messages import Failed, Lost, Rejected, RequestHead, Submit
@@ -53,8 +53,18 @@ class Book:
 
     # --- in ---
 
-    def submit(self, client: Client, head: RequestHead, body: bytes, now: float) -> None:
-        """Take a request in or say why not. The same id again replaces the request that had it."""
+    def submit(self, client: Client, heads: Sequence[RequestHead], bodies: Sequence[bytes], now: float) -> None:
+        """Take requests in or say why not; one body for each head."""
+        taken = [
+            head.request_id for head, body in zip(heads, bodies, strict=True) if self._take_in(client, head, body, now)
+        ]
+        if taken:
+            self.counters["accepted"] += len(taken)
+            if client.hop.role != "broker":  # a broker has told its clients already
+                self._outbox.accept(client, taken)
+
+    def _take_in(self, client: Client, head: RequestHead, body: bytes, now: float) -> bool:
+        """The same id again replaces the request that had it."""
         old = client.requests.get(head.request_id)
         if old is not None:
             self._withdraw(old, "replaced")
@@ -65,7 +75,7 @@ class Book:
             model = self.admission.admit(client, head, body)
         if isinstance(model, Refusal):
             self.reject(client, head, model.code, model.text, model.retry_after_s)
-            return
+            return False
         self._sequence += 1
         request = Request(client, head, body, model, self._sequence, now)
         client.requests[head.request_id] = request
@@ -73,9 +83,10 @@ class Book:
         client.hop.num_by_model[model.name] += 1
         if head.deadline_s > 0:
             request.timer = self._timers.at(now + head.deadline_s, partial(self._expire, request))
-        self._enqueue(request)
-        self.counters["accepted"] += 1
-        self._outbox.accept(client, head.request_id)
+        self.admission.entered(request)
+        model.queue.push(request)
+        self._to_place[model.name] = model
+        return True
 
     def reject(self, client: Client, head: RequestHead, code: str, text: str, retry_after_s: float = 0.0) -> None:
         """Say no at the door."""
@@ -102,19 +113,31 @@ class Book:
             self._send(self._registry.nodes[peer], client, requests, now)
 
     def _place_model(self, model: Model, batches: dict[tuple[int, Client], list[Request]], now: float) -> None:
-        queue, rng = model.queue, self._rng
+        queue = model.queue
         with_room = [s for s in model.served.values() if s.room > 0 and s.node.takes_work and s.node.hold_until <= now]
-        while with_room and queue:
-            request = queue.pop()
-            chosen = self._policy(with_room, request, rng)
-            self.admission.left(request)
-            self.num_in_flight += 1
-            self._sequence += 1
-            chosen.put(request, self._sequence)
-            request.dispatched_at = now
-            batches[chosen.node.peer, request.client].append(request)
-            if chosen.room <= 0:
-                with_room.remove(chosen)
+        if sum([served.room for served in with_room]) >= len(queue):
+            for request in queue.take_all():
+                self._assign(request, with_room, batches, now)
+        else:
+            while with_room:
+                self._assign(queue.pop(), with_room, batches, now)
+
+    def _assign(
+        self,
+        request: Request,
+        with_room: list[ServedModel],
+        batches: dict[tuple[int, Client], list[Request]],
+        now: float,
+    ) -> None:
+        chosen = self._policy(with_room, request, self._rng)
+        self.admission.left(request)
+        self.num_in_flight += 1
+        self._sequence += 1
+        chosen.put(request, self._sequence)
+        request.dispatched_at = now
+        batches[chosen.node.peer, request.client].append(request)
+        if chosen.room <= 0:
+            with_room.remove(chosen)
 
     def _send(self, node: Node, client: Client, requests: list[Request], now: float) -> None:
         max_batch = max(1, node.welcome.max_batch) if node.welcome else 1
@@ -233,7 +256,7 @@ class Book:
 
     def _expire(self, request: Request, now: float) -> None:
         client, head, served = request.client, request.head, request.served
-        waited = f"its deadline of {head.deadline_s:g} s passed"
+        waited = f"its deadline of {head.deadline_s:.3g} s passed"
         if served is None:
             self.reject(client, head, "deadline_exceeded", f"{waited} in the queue")
         else:
@@ -245,11 +268,6 @@ class Book:
     def _hold_over(self, node: Node, now: float) -> None:
         for served in node.served.values():
             self.reconsider(self._registry.models[served.name])
-
-    def _enqueue(self, request: Request) -> None:
-        self.admission.entered(request)
-        request.model.queue.push(request)
-        self._to_place[request.model.name] = request.model
 
     def _withdraw(self, request: Request, outcome: str) -> None:
         """Nobody wants it any more; if a node has it, the node must know."""

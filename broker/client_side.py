@@ -183,8 +183,7 @@ class ClientSide:
         if len(heads) > self._config.max_batch:
             self._reject_batch(client, heads)
         else:
-            for head, body in zip(heads, bodies, strict=True):
-                self._book.submit(client, head, body, now)
+            self._book.submit(client, heads, bodies, now)
         self._clients.drop_if_idle(client)
 
     def _reject_batch(self, client: Client, heads: Sequence[RequestHead]) -> None:
@@ -200,7 +199,7 @@ class ClientSide:
     def _on_query(self, hop: Hop, route: Route, message: Query, bodies: Sequence[bytes], now: float) -> None:
         if message.what != "status":
             raise BadMessage("Query.what", f"{message.what[:100]!r} is unknown; there is 'status'")
-        self._outbox.to_client(route, Report(message.query_id), self._reporter.status_body(now))
+        self._outbox.to_client(route, Report(message.query_id), self._reporter.status_body(hop, now))
 
     def _on_admin(self, hop: Hop, route: Route, message: Admin, bodies: Sequence[bytes], now: float) -> None:
         if message.action not in ("drain", "undrain"):

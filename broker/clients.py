@@ -53,6 +53,7 @@ class Hop:
         "log_level",
         "name",
         "num_by_model",
+        "num_tokens",
         "role",
         "route_id",
         "timer",
@@ -69,6 +70,7 @@ class Hop:
         self.last_heard = now
         self.clients: dict[Route, Client] = {}
         self.num_by_model: Counter[str] = Counter()  # unfinished requests: `num_yours` of its Pongs
+        self.num_tokens = 0  # given to it
         self.timer: Timer | None = None
         self.log_level = logging.INFO  # of the lines about its coming and going
 

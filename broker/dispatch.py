@@ -10,9 +10,9 @@ import hashlib
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 GUESSED_TOKENS = 256  # of a request that nothing is known about, such as another broker's
 
@@ -29,12 +29,15 @@ class Candidate:
     tokens_per_s: float = 0.0  # what it does when busy; 0 = not known yet
     memory_fraction: float = 1.0  # of the device's memory in use; 1 when unknown, so that known ones go first
     last_pick: int = 0  # grows with each request it gets; the smallest has waited longest
+    load: float = field(init=False, default=0.0)  # follows from the others: every policy asks for it, for every request
 
-    @property
-    def load(self) -> float:
-        """Requests per slot if it got one more. Counting the new one makes an idle big node win over an idle small
-        one, so that shares follow capacity from the first request on."""
-        return (self.num_mine + self.num_others + 1) / (self.slots_total or 1)
+    def __post_init__(self) -> None:
+        self.recount()
+
+    def recount(self) -> None:
+        """Call when slots or requests have changed. Load is requests per slot if it got one more: counting the new one
+        makes an idle big node win over an idle small one, so that shares follow capacity from the first request on."""
+        self.load = (self.num_mine + self.num_others + 1) / (self.slots_total or 1)
 
 
 class Placeable(Protocol):
@@ -115,16 +118,18 @@ _LOAD: Callable[[Candidate], float] = attrgetter("load")
 _LAST_PICK: Callable[[Candidate], int] = attrgetter("last_pick")
 
 
-def _least(candidates: Sequence[C], measure: Callable[[C], object], rng: random.Random) -> C:
+def _least(candidates: Sequence[C], measure: Callable[[C], Any], rng: random.Random) -> C:
     """The candidate with the smallest measure; ties are broken at random, or the first node would get them all."""
-    if len(candidates) == 1:
-        return candidates[0]
-    values = list(map(measure, candidates))
-    lowest = min(values)  # type: ignore[type-var]  # a measure returns one ordered type
-    if values.count(lowest) == 1:
-        return candidates[values.index(lowest)]
-    best = [candidate for candidate, value in zip(candidates, values, strict=True) if value == lowest]
-    return best[int(rng.random() * len(best))]
+    best, lowest, num_ties = candidates[0], measure(candidates[0]), 1
+    for candidate in candidates[1:]:
+        value = measure(candidate)
+        if value < lowest:
+            best, lowest, num_ties = candidate, value, 1
+        elif value == lowest:
+            num_ties += 1
+            if rng.random() * num_ties < 1:  # each of n equals stays with a chance of 1/n
+                best = candidate
+    return best
 
 
 DEFAULT_POLICY = "least-connections"

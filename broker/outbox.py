@@ -32,8 +32,8 @@ class Outbox:
     def hang_up(self, peer: int, reason: str, redial: Redial) -> None:
         self._actions.append(HangUp(peer, reason, redial))
 
-    def accept(self, client: Client, request_id: int) -> None:
-        self._accepted.setdefault(client, []).append(request_id)
+    def accept(self, client: Client, request_ids: list[int]) -> None:
+        self._accepted.setdefault(client, []).extend(request_ids)
 
     def cancel(self, peer: int, route: Route, request_id: int) -> None:
         self._cancels.setdefault((peer, route), []).append(request_id)

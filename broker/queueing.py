@@ -76,6 +76,12 @@ class FairQueue:
             self._one_less()
             return request
 
+    def take_all(self) -> list[Request]:
+        """Everything that waits, for when there is room for all of it, so that nobody's turn matters."""
+        entries = sorted(entry for flow in self._flows.values() for entry in flow.heap if not entry[-1].is_over)
+        self._reset()
+        return [entry[-1] for entry in entries]
+
     def remove(self, request: Request) -> None:
         """Take out a request that is waiting here. Its `is_over` must be set already."""
         flow = self._flows[request.client]

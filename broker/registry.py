@@ -28,10 +28,11 @@ class ServedModel(Candidate):
     num_waiting: int = 0  # taken in by the node and not in a slot, from all requesters
     in_flight: dict[Request, None] = field(default_factory=dict)  # a dict for its order
     num_blanks: int = 0  # Pongs in a row that deny having anything of ours
+    room: int = field(init=False, default=0)  # how many more it may get now
 
-    @property
-    def room(self) -> int:
-        return self.slots_total + self.prefetch - self.num_mine - self.num_others
+    def recount(self) -> None:
+        Candidate.recount(self)
+        self.room = self.slots_total + self.prefetch - self.num_mine - self.num_others
 
     @property
     def is_full(self) -> bool:
@@ -42,6 +43,7 @@ class ServedModel(Candidate):
         self.in_flight[request] = None
         self.num_mine += 1
         self.tokens_mine += request.cost
+        self.recount()
         self.last_pick = pick
         request.served = self
 
@@ -49,6 +51,7 @@ class ServedModel(Candidate):
         del self.in_flight[request]
         self.num_mine -= 1
         self.tokens_mine -= request.cost
+        self.recount()
         request.served = None
 
 
@@ -111,7 +114,10 @@ class Model:
     @property
     def is_servable(self) -> bool:
         """Some node will take work for it, now or in a moment."""
-        return any(s.node.takes_work or s.node.state is NodeState.SUSPECT for s in self.served.values())
+        for served in self.served.values():  # noqa: SIM110  # asked for each request: a generator costs more
+            if served.node.takes_work or served.node.state is NodeState.SUSPECT:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +147,17 @@ class Registry:
     @property
     def num_ready(self) -> int:
         return sum(1 for node in self if node.takes_work)
+
+    @property
+    def only_model(self) -> Model | None:
+        """The model that is served, if it is one."""
+        only = None
+        for model in self.models.values():
+            if model.served:
+                if only is not None:
+                    return None
+                only = model
+        return only
 
     @property
     def served_names(self) -> list[str]:
@@ -188,6 +205,7 @@ class Registry:
             served.prefetch = prefetch or max(1, load.slots_total // _PREFETCH_DIVISOR)
             served.num_others = max(0, load.num_running - load.num_yours)
             served.num_waiting = load.num_waiting
+            served.recount()
         gone = node.served.keys() - {load.name for load in loads}
         return [self._unserve(node, name) for name in gone]
 

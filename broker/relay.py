@@ -46,6 +46,7 @@ class Relay:
         self._outbox.relay(frames)
         book = self._book
         book.num_tokens += tokens.num_tokens
+        client.hop.num_tokens += tokens.num_tokens
         for key in tokens.finished:
             request = book.find(client, key, node)
             if request is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.book import Book
+from broker.callers import client_reports
 from broker.clients import Clients, Hop
 from broker.health import judge
 from broker.registry import AbsentNode, Model, Node, Registry
 from mesh.bodies import CODECS
 from mesh.messages import ModelLoad, NodeFacts, Pong, Welcome
 from mesh.report import ModelReport, NodeReport, StatusReport, facts_for_report
+from mesh.security.keys import MEMBER
 from mesh.version import __version__
 
 _CACHE_S = 0.05  # sums over all nodes are made this often at most, however many clients ping
@@ -33,7 +35,7 @@ class Reporter:
         self._summed_at = float("-inf")
         self._loads: tuple[ModelLoad, ...] = ()
         self._facts = NodeFacts()
-        self._status_body: bytes | None = None
+        self._status_bodies: dict[bool, bytes] = {}
 
     def welcome(self, hop: Hop, now: float) -> Welcome:
         self._sum_up(now)
@@ -51,15 +53,20 @@ class Reporter:
         # No step age: a node of ours that stalls is our affair, and its work is handed over from here.
         return Pong(sequence, self._epoch, state, self._book.num_tokens, 0.0, self._loads_for(hop), self._facts)
 
-    def status_body(self, now: float) -> bytes:
-        """Made once in a turn: it costs a hundred times as much to write as to ask for."""
-        if self._status_body is None:
-            self._status_body = self.status(now).to_body()
-        return self._status_body
+    def status_body(self, hop: Hop, now: float) -> bytes:
+        """Made once in a turn: it costs a hundred times as much to write as to ask for. Who the others are is told to
+        members only."""
+        is_member = hop.user == MEMBER
+        body = self._status_bodies.get(is_member)
+        if body is None:
+            report = self.status(now)
+            body = (report if is_member else report.model_copy(update={"clients": ()})).to_body()
+            self._status_bodies[is_member] = body
+        return body
 
     def turn_over(self) -> None:
         """What was true in this turn may not be in the next."""
-        self._status_body = None
+        self._status_bodies.clear()
 
     def status(self, now: float) -> StatusReport:
         book, config = self._book, self._config
@@ -77,6 +84,7 @@ class Reporter:
             nodes=tuple(self._node_reports(now)),
             models=tuple(_model_report(_load(model)) for model in self._registry.models.values() if model.served),
             counters={**dict(sorted(book.counters.items())), "tokens": book.num_tokens},
+            clients=client_reports(self._clients.hops.values()),
         )
 
     def _sum_up(self, now: float) -> None:

@@ -6,6 +6,8 @@ Whatever arrives, `decode` returns a well-typed message or raises BadMessage or 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import operator
 import typing
 from collections.abc import Callable, Sequence
@@ -22,6 +24,8 @@ MAX_ITEMS = 65_536  # of one array in a header
 MAX_PARTS = 4_096  # of one array of arrays with names, such as the heads in a Submit: each costs some microseconds
 MAX_TEXT = 4_096  # bytes of one string in a header
 _MAX_VALUES = 2 * MAX_ITEMS  # in a header, all levels together
+_FEW_BYTES = 48
+_INT_END, _PRIORITY_END, _FLOAT_END = 1 << 63, 1 << 31, 1e18
 
 # For people: how long it is depends on what it tells of, such as a parameter's name. It is cut to what may travel.
 _FREE_TEXT = ("text", "reason", "note")
@@ -49,14 +53,16 @@ def decode(frame: bytes) -> Message:
     build = _BUILDERS.get(values[1])
     if build is None:
         raise BadMessage("tag", f"{values[1]} is unknown")
-    return typing.cast(Message, build(values[2:], MESSAGES[values[1]].__name__))
+    message: Message = build(values[2:], "")
+    return message
 
 
 def _unpack(frame: bytes) -> Sequence[Any]:
-    if len(frame) > MAX_HEADER_BYTES:
-        raise BadMessage("header", f"{len(frame)} bytes, at most {MAX_HEADER_BYTES}")
-    if not is_harmless(frame, MAX_HEADER_BYTES):
-        check_shape(frame, "header", max_items=_MAX_VALUES)
+    if len(frame) > _FEW_BYTES:  # fewer hold no more arrays than is_harmless lets through
+        if len(frame) > MAX_HEADER_BYTES:
+            raise BadMessage("header", f"{len(frame)} bytes, at most {MAX_HEADER_BYTES}")
+        if not is_harmless(frame, MAX_HEADER_BYTES):
+            check_shape(frame, "header", max_items=_MAX_VALUES)
     try:
         values = msgpack.unpackb(
             frame,
@@ -78,19 +84,19 @@ def _unpack(frame: bytes) -> Sequence[Any]:
 
 
 def _check_int(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if type(value) is not int or not 0 <= value < _INT_END:
         raise BadMessage(where, "must be an integer from 0 to 2**63 - 1")
     return value
 
 
 def _check_priority(value: Any, where: str) -> int:
-    if type(value) is not int or not -(1 << 31) <= value < 1 << 31:
+    if type(value) is not int or not -_PRIORITY_END <= value < _PRIORITY_END:
         raise BadMessage(where, "must be a 32-bit integer")
     return value
 
 
 def _check_float(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or not abs(value) < 1e18:  # the comparison is False for NaN too
+    if type(value) not in (int, float) or not abs(value) < _FLOAT_END:  # the comparison is False for NaN too
         raise BadMessage(where, "must be a finite number")
     return float(value)
 
@@ -117,23 +123,36 @@ def _field_checker(name: str, annotation: Any) -> _Check:
 def _checker(annotation: Any) -> _Check:
     if annotation in _SCALARS:
         return _SCALARS[annotation]
-    if dataclasses.is_dataclass(annotation):
-        return _builder(typing.cast(type, annotation))
+    if _is_part(annotation):
+        return _builder(annotation)
     args = typing.get_args(annotation)
     if typing.get_origin(annotation) is not tuple:
         raise TypeError(f"no wire form for {annotation}")
     if len(args) == 2 and args[1] is Ellipsis:
-        return _sequence_of(_checker(args[0]), MAX_PARTS if dataclasses.is_dataclass(args[0]) else MAX_ITEMS)
+        return _sequence_of(_checker(args[0]), _shortcut(args[0]), MAX_PARTS if _is_part(args[0]) else MAX_ITEMS)
     return _exactly([_checker(arg) for arg in args])
 
 
-def _sequence_of(check: _Check, max_items: int) -> _Check:
+def _is_part(annotation: Any) -> bool:
+    return dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")
+
+
+def _fields_of(cls: type) -> tuple[dict[str, Any], int]:
+    """The names and types of a part's or a message's fields, in order, and how many of them have no default."""
+    hints = typing.get_type_hints(cls)
+    if hasattr(cls, "_fields"):
+        return {name: hints[name] for name in cls._fields}, len(cls._fields) - len(cls._field_defaults)  # type: ignore[attr-defined]
+    fields = dataclasses.fields(cls)
+    return {f.name: hints[f.name] for f in fields}, sum(f.default is dataclasses.MISSING for f in fields)
+
+
+def _sequence_of(check: _Check, shortcut: _Shortcut, max_items: int) -> _Check:
     def sequence(value: Any, where: str) -> tuple[Any, ...]:
         if type(value) is not tuple:
             raise BadMessage(where, "must be an array")
         if len(value) > max_items:
             raise BadMessage(where, f"{len(value)} of them, at most {max_items}")
-        return tuple([check(item, where) for item in value])
+        return value if shortcut(value) else tuple([check(item, where) for item in value])
 
     return sequence
 
@@ -150,26 +169,73 @@ def _exactly(checks: list[_Check]) -> _Check:
 def _builder(cls: type) -> _Check:
     """A positional decoder. Missing trailing fields take their defaults (an older peer); surplus ones are ignored (a
     newer one)."""
-    hints = typing.get_type_hints(cls)
-    fields = list(dataclasses.fields(cls))
-    checks = [(f"{cls.__name__}.{f.name}", _field_checker(f.name, hints[f.name])) for f in fields]
-    required = sum(1 for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING)
+    fields, required = _fields_of(cls)
+    checks = [(f"{cls.__name__}.{name}", _field_checker(name, hint)) for name, hint in fields.items()]
+    usual_types = tuple([hint if hint in _SCALARS else tuple for hint in fields.values()])
+    limits = [(i, *_limits(name, hint)) for i, (name, hint) in enumerate(fields.items()) if hint in (int, float)]
+    arrays = [(i, *checks[i]) for i, hint in enumerate(fields.values()) if hint not in _SCALARS]
+    new: Any = tuple.__new__
+    make = functools.partial(new, cls) if issubclass(cls, tuple) else lambda values: cls(*values)
 
     def build(values: Any, where: str) -> Any:
+        # What a peer of this version sends, looked at with few calls: a third of the time (measured on a Submit of 64).
+        # All else goes through the checkers one by one, which say what is wrong.
+        if type(values) is tuple and tuple(map(type, values)) == usual_types:
+            for index, lowest, end in limits:
+                if not lowest <= values[index] < end:  # False for NaN too
+                    break
+            else:
+                if arrays:
+                    values = list(values)
+                    for index, name, check in arrays:
+                        values[index] = check(values[index], name)
+                return make(values)
         if type(values) is not tuple or len(values) < required:
-            raise BadMessage(where, f"must be an array of at least {required}")
+            raise BadMessage(where or cls.__name__, f"must be an array of at least {required}")
         return cls(*[check(value, name) for (name, check), value in zip(checks, values, strict=False)])
 
     return build
+
+
+def _limits(name: str, hint: type) -> tuple[float, float]:
+    if hint is float:
+        return -_FLOAT_END, _FLOAT_END
+    return (-_PRIORITY_END, _PRIORITY_END) if name == "priority" else (0, _INT_END)
+
+
+# --- shortcuts for long arrays ----------------------------------------------------------------------------------------
+# Each looks at a whole array with a few calls into C and says whether it is what it should be. If not, the checkers
+# look item by item, and say what is wrong.
+
+_Shortcut = Callable[[tuple[Any, ...]], bool]
+
+
+def _shortcut(item: Any) -> _Shortcut:
+    if item is int:
+        return _are_ints
+    return _are_pairs if item == tuple[int, int] else lambda items: not items
+
+
+def _are_ints(items: tuple[Any, ...]) -> bool:
+    return not items or (set(map(type, items)) == {int} and min(items) >= 0 and max(items) < _INT_END)
+
+
+def _are_pairs(pairs: tuple[Any, ...]) -> bool:
+    if not pairs:
+        return True
+    if set(map(type, pairs)) != {tuple} or set(map(len, pairs)) != {2}:
+        return False
+    return _are_ints(tuple(itertools.chain.from_iterable(pairs)))
 
 
 # --- and back: dataclasses become arrays ------------------------------------------------------------------------------
 
 
 def _flattener(cls: type) -> Callable[[Any], Sequence[Any]]:
-    """The fields of a dataclass in order. Only those that hold dataclasses themselves cost a call each."""
-    hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls)]
+    """The fields of a dataclass in order. Only those that hold dataclasses themselves cost a call each; a NamedTuple is
+    an array already."""
+    hints, _ = _fields_of(cls)
+    names = list(hints)
     if not names:
         return lambda value: ()
     pick = operator.attrgetter(*names) if len(names) > 1 else _single(names[0])

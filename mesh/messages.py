@@ -1,12 +1,14 @@
 """Every message on the wire. PROTOCOL.md is the contract; a golden-bytes test pins each one.
 
 Fields are positional: append with a default, never reorder, never reuse a tag. No logic lives here.
+
+Parts that travel by the hundred are NamedTuples: MessagePack writes and reads those as they are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 PROTOCOL_VERSION = 1
 ROLES = ("client", "broker")  # of a requester
@@ -38,8 +40,7 @@ def message(tag: int):  # type: ignore[no-untyped-def]  # a decorator: the class
 # --- parts of messages ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """What a broker needs to know of a request; the rest is in the body frame, which no broker reads."""
 
     request_id: int  # chosen by the client, unique among its unfinished requests
@@ -53,8 +54,7 @@ class RequestHead:
     stream: bool = True  # False: tokens may be gathered longer before they are sent
 
 
-@dataclass(frozen=True, slots=True)
-class ModelLoad:
+class ModelLoad(NamedTuple):
     """One served model: what it offers and what it holds now."""
 
     name: str
@@ -203,7 +203,7 @@ class Pong(Message):
 @message(18)
 @dataclass(frozen=True, slots=True)
 class Accepted(Message):
-    """These were taken in. A broker keeps its nodes' Accepted to itself and answers its clients with its own."""
+    """These were taken in. Not said to a broker, which has told its clients already."""
 
     request_ids: tuple[int, ...]
 

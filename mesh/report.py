@@ -71,6 +71,18 @@ class NodeReport(_Part):
     counters: dict[str, int] = {}  # of the node, since its start
 
 
+class ClientReport(_Part):
+    """One caller: a client with a key of its own, or all connections of members that give the same name."""
+
+    name: str  # of its key, or what it calls itself
+    kind: str = "client"  # or "broker", for all that come through it
+    has_own_key: bool = False
+    num_connections: int = 0
+    num_queued: int = 0  # waiting here for a node
+    num_in_flight: int = 0
+    num_tokens: int = 0  # given to it, over the connections it has now
+
+
 def facts_for_report(facts: NodeFacts) -> dict[str, Any]:
     """What a NodeReport says of itself in the words of a Pong. The note is left to whoever judges the node."""
     values = dataclasses.asdict(facts)
@@ -94,6 +106,7 @@ class StatusReport(_Part):
     nodes: tuple[NodeReport, ...] = ()
     models: tuple[ModelReport, ...] = ()
     counters: dict[str, int] = {}  # since start: requests by outcome, failovers, malformed messages, …
+    clients: tuple[ClientReport, ...] = ()  # those with the most work; only a member is told
 
     @property
     def num_ready(self) -> int:

@@ -76,6 +76,7 @@ def test_least_connections_fills_nodes_in_proportion_to_their_slots() -> None:
     for _ in range(15):
         chosen = POLICIES[DEFAULT_POLICY]([small, big], Ask(), random.Random(1))
         chosen.num_mine += 1
+        chosen.recount()
 
     assert (small.num_mine, big.num_mine) == (3, 12)
 
