@@ -6,7 +6,8 @@ A request's body is a map (mesh.request.WireRequest); the body of Tokens is an a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import msgpack
@@ -18,7 +19,7 @@ from mesh.shape import check_shape, is_harmless
 PLAIN = 0
 ZSTD = 1
 CODECS = ("zstd",)
-COMPRESS_FROM_BYTES = 1024
+COMPRESS_FROM_BYTES = 8 << 10  # below that, zstd costs more time than 1 Gbit/s saves (scripts/bench compression)
 MAX_BODY_BYTES = 16 << 20  # after decompression
 _ZSTD_LEVEL = 1
 
@@ -37,9 +38,10 @@ class End:
     node: str
     model: str
     engine_ttft_s: float  # taken in by the node -> first token
+    stop_string: str = ""  # that ended the text, if one did
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each token, and that would take twice as long
 class TokenEntry:
     """New tokens of one request. `index` counts generated tokens from 0, over all attempts."""
 
@@ -50,6 +52,7 @@ class TokenEntry:
     text: str  # may lag behind token_ids: characters and stop strings are never split
     logprobs: Sequence[float] | None = None
     end: End | None = None
+    pieces: Sequence[bytes] | None = None  # what each token stands for, maybe part of a character; beside logprobs only
 
 
 def pack(value: Any, *, codec: str = "", max_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -118,18 +121,10 @@ def pack_entries(entries: Iterable[TokenEntry], *, codec: str = "") -> bytes:
                 e.token_ids,
                 e.text,
                 e.logprobs,
-                None
-                if e.end is None
-                else (
-                    e.end.finish_reason,
-                    e.end.prompt_tokens,
-                    e.end.completion_tokens,
-                    e.end.cached_tokens,
-                    e.end.node,
-                    e.end.model,
-                    e.end.engine_ttft_s,
-                ),
+                None if e.end is None else _end_row(e.end),
             )
+            if e.pieces is None
+            else (*_UP_TO_LOGPROBS(e), None if e.end is None else _end_row(e.end), _pieces_row(e.pieces))
             for e in entries
         ],
         codec=codec,
@@ -146,16 +141,64 @@ def unpack_entries(frame: bytes) -> list[TokenEntry]:
 
 def _entry(row: Any) -> TokenEntry:
     try:
-        request_id, attempt, index, token_ids, text, logprobs, end = row[:7]
-        ended = None if end is None else End(*end[:7])
-        entry = TokenEntry(request_id, attempt, index, token_ids, text, logprobs, ended)
-    except (TypeError, ValueError):
+        pieces = None
+        if len(row) > 7:
+            pieces, row = _pieces(row[7]), row[:7]
+        request_id, attempt, index, token_ids, text, logprobs, end = row
+        ended = None if end is None else _ended(end)
+        entry = TokenEntry(request_id, attempt, index, token_ids, text, logprobs, ended, pieces)
+    except (TypeError, ValueError, LookupError):
         raise BadMessage("tokens", "an entry has the wrong shape") from None
     if not (
         type(request_id) is type(attempt) is type(index) is int
         and type(token_ids) is tuple
         and type(text) is str
         and (logprobs is None or type(logprobs) is tuple)
+        and (pieces is None or len(pieces) == len(token_ids))
     ):
         raise BadMessage("tokens", "an entry has a field of the wrong type")
     return entry
+
+
+# What older peers read is left as it is: an ending without a stop string has seven fields, an entry without pieces too.
+
+_UP_TO_LOGPROBS = attrgetter("request_id", "attempt", "index", "token_ids", "text", "logprobs")
+_END = attrgetter(*(field.name for field in fields(End)))
+
+
+def _end_row(end: End) -> Sequence[Any]:
+    row: Sequence[Any] = _END(end)
+    return row if end.stop_string else row[:-1]
+
+
+def _pieces_row(pieces: Sequence[bytes]) -> list[str | list[int]]:
+    """Text where it is some, for MessagePack has no other bytes that every reader of this protocol takes."""
+    return [_text_or_bytes(piece) for piece in pieces]
+
+
+def _text_or_bytes(piece: bytes) -> str | list[int]:
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
+
+
+def _pieces(row: Any) -> tuple[bytes, ...] | None:
+    """Raises TypeError or ValueError."""
+    if row is None:
+        return None
+    return tuple([piece.encode() if type(piece) is str else bytes(_array(piece)) for piece in _array(row)])
+
+
+def _ended(row: Any) -> End:
+    """Raises TypeError."""
+    end = End(*row[:8])
+    if type(end.stop_string) is not str:
+        raise TypeError
+    return end
+
+
+def _array(value: Any) -> tuple[Any, ...]:
+    if type(value) is not tuple:  # bytes(5) would be five zeros
+        raise TypeError
+    return value

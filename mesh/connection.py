@@ -34,7 +34,9 @@ class Connection:
         on_frames: Callable[[Frames], None],
         on_drained: Callable[[], None] | None = None,
         configure: ConfigureSocket | None = None,
+        looks_late: bool = False,
     ) -> None:
+        """`looks_late` is for `mesh.link.Link`."""
         self.address = address
         self._on_up = on_up
         self._on_down = on_down
@@ -46,7 +48,7 @@ class Connection:
             configure(socket)
         self._is_encrypted = socket.mechanism == zmq.CURVE
         monitor = socket.get_monitor_socket(sum(int(event) for event in (UP, *DOWN)))
-        self._link = Link(socket, on_frames, on_drained)
+        self._link = Link(socket, on_frames, on_drained, looks_late=looks_late)
         self._monitor = Link(monitor, self._on_event)
         try:
             socket.connect(address)

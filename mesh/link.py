@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import zmq
+import zmq.backend
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,10 @@ MAX_FRAMES = 16_384  # of one message; libzmq has no limit, and each is an objec
 _NOW = int(zmq.DONTWAIT)
 _NOW_AND_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
+_EVENTS = int(zmq.EVENTS)
+# Of the class below zmq.Socket, whose own methods see to routing ids and groups, which a mesh has no use for: half the
+# cost.
+_send, _get = zmq.backend.Socket.send, zmq.backend.Socket.get
 MAX_FRAME_BYTES = 32 << 20  # ZMQ_MAXMSGSIZE; bodies are bounded more tightly, after decompression
 
 
@@ -33,7 +38,7 @@ class Link:
     which is the place to send what the burst gave rise to in one piece.
 
     The FD of a ZeroMQ socket is edge-triggered: after every receive and every send EVENTS must be asked again, or the
-    loop hangs. `_look`, after each turn and each send, sees to that.
+    loop hangs. `_look`, after each turn and after sends, sees to that.
     """
 
     def __init__(
@@ -41,14 +46,20 @@ class Link:
         socket: Socket,
         on_frames: Callable[[Frames], None],
         on_drained: Callable[[], None] | None = None,
+        *,
+        looks_late: bool = False,
     ) -> None:
+        """`looks_late`: EVENTS is asked once after all sends of a callback, not after each. For a server that is
+        cheaper; for a client, which sends one message at a time and on a slower loop, it is dearer."""
         self._socket = socket
+        self._looks_late = looks_late
         self._on_frames = on_frames
         self._on_drained = on_drained
         self._loop = asyncio.get_running_loop()
         self._fd = int(socket.getsockopt(zmq.FD))
         self._again: asyncio.Handle | None = None
         self._in_turn = False
+        self._has_sent = False  # in this turn
         self._loop.add_reader(self._fd, self._turn)
         self._again = self._loop.call_soon(self._turn)
 
@@ -66,14 +77,18 @@ class Link:
         Raises: zmq.Again when the peer's queue is full; zmq.ZMQError EHOSTUNREACH when a ROUTER does not know the
         route.
         """
-        send = self._socket.send
+        socket = self._socket
         try:
             for frame in frames[:-1]:
-                send(frame, _NOW_AND_MORE)
-            send(frames[-1], _NOW)
+                _send(socket, frame, _NOW_AND_MORE)
+            _send(socket, frames[-1], _NOW)
         finally:
-            if not self._in_turn:
+            if self._in_turn:
+                self._has_sent = True
+            elif not self._looks_late:
                 self._look()
+            elif self._again is None:
+                self._again = self._loop.call_soon(self._after_sends)
 
     def drain(self) -> None:
         """Take what has already arrived, now: for the owner that is about to close."""
@@ -92,10 +107,17 @@ class Link:
         """For a subclass that wants to know what only the first frame tells: who sent it."""
         self._on_frames(frames)
 
+    def _after_sends(self) -> None:
+        self._again = None
+        self._look()
+
     def _look(self) -> None:
         """Ask EVENTS, as one must after each use of the socket, and come back if there is something to read."""
-        if self._again is None and not self._socket.closed and int(self._socket.get(zmq.EVENTS)) & _READABLE:
+        if self._again is None and not self._socket.closed and self._is_readable():
             self._again = self._loop.call_soon(self._turn)
+
+    def _is_readable(self) -> bool:
+        return bool(int(_get(self._socket, _EVENTS)) & _READABLE)
 
     def _turn(self) -> None:
         if self._again is not None:
@@ -103,11 +125,11 @@ class Link:
             self._again = None
         if self._socket.closed:
             return
-        self._in_turn = True
-        received = 0
+        self._in_turn, self._has_sent = True, False
+        received, is_empty = 0, False
         over_at = time.monotonic() + TURN_S
         try:
-            while received < BURST and time.monotonic() < over_at and not self._socket.closed:
+            while received < BURST and not self._socket.closed:
                 try:
                     first = frame = self._socket.recv(_NOW, copy=False)
                 except zmq.Again:
@@ -119,11 +141,19 @@ class Link:
                         frames.append(frame.bytes)
                 received += 1
                 self._deliver(first, frames)
+                # Mostly there is one message, and to ask is cheaper than to try in vain; in a burst it is not.
+                if received == 1:
+                    is_empty = not self._socket.closed and not self._is_readable()
+                    if is_empty:
+                        break
+                elif time.monotonic() > over_at:
+                    break
             if received and self._on_drained is not None:
                 self._on_drained()
         finally:
             self._in_turn = False
-            self._look()
+            if self._has_sent or not is_empty:
+                self._look()
 
 
 def new_socket(context: Context, kind: int, *, ipv6: bool = False, high_water_mark: int = 10_000) -> Socket:

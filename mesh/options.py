@@ -28,23 +28,39 @@ Options = TypeVar("Options", bound=_Dataclass)
 
 
 def option(
-    default: Any = MISSING, *, help: str, flag: str = "", env: str = "", choices: Sequence[str] = (), metavar: str = ""
+    default: Any = MISSING,
+    *,
+    help: str,
+    flag: str = "",
+    env: str = "",
+    choices: Sequence[str] = (),
+    words: Mapping[str, Any] | None = None,
+    metavar: str = "",
 ) -> Any:
-    """A dataclass field with help. Without a default it must be given; `flag` and `env` replace the derived names."""
-    told = {"help": help, "flag": flag, "env": env, "choices": tuple(choices), "metavar": metavar}
+    """A dataclass field with help. Without a default it must be given; `flag` and `env` replace the derived names.
+    `words` are said instead of values that say nothing by themselves: "auto" for 0."""
+    told = {"help": help, "flag": flag, "env": env, "choices": tuple(choices), "words": words or {}, "metavar": metavar}
     return field(default=default, metadata=told)
 
 
 def load_options(
-    cls: type[Options], argv: Sequence[str], prog: str, env: Mapping[str, str], description: str = ""
+    cls: type[Options],
+    argv: Sequence[str],
+    prog: str,
+    env: Mapping[str, str],
+    description: str = "",
+    *,
+    env_prefix: str = "",
 ) -> Options:
     """Raises ConfigError. `--help` prints and raises SystemExit(0), as argparse does.
 
     A field `max_tokens` of `phi3-node` is `--max-tokens`, `PHI3_NODE_MAX_TOKENS`, and `max_tokens` in the file.
+    `env_prefix` is for a subcommand that shares no variables with the others of its program.
     """
-    options = [_Option(described, kind, prog) for described, kind in _typed_fields(cls)]
-    given = _parser(options, prog, description).parse_args(argv)
-    config = given.config or env.get(f"{_env_prefix(prog)}CONFIG")
+    prefix = env_prefix or prog.split()[0].upper().replace("-", "_") + "_"
+    options = [_Option(described, kind, prefix) for described, kind in _typed_fields(cls)]
+    given = _parser(options, prog, prefix, description).parse_args(argv)
+    config = given.config or env.get(f"{prefix}CONFIG")
     in_file = _read_file(Path(config), [one.name for one in options]) if config else {}
     values = {}
     for one in options:
@@ -64,22 +80,20 @@ def _typed_fields(cls: type[_Dataclass]) -> list[tuple[Field[Any], Any]]:
     return [(described, hints[described.name]) for described in fields(cls)]
 
 
-def _env_prefix(prog: str) -> str:
-    return prog.split()[0].upper().replace("-", "_") + "_"
-
-
 class _Option:
     """One field with its names, able to read a value from any source."""
 
-    def __init__(self, described: Field[Any], kind: Any, prog: str) -> None:
+    def __init__(self, described: Field[Any], kind: Any, env_prefix: str) -> None:
         told = described.metadata
         self.name = described.name
         self.flag: str = told.get("flag") or "--" + self.name.replace("_", "-")
-        self.env: str = told.get("env") or _env_prefix(prog) + self.name.upper()
+        self.env: str = told.get("env") or env_prefix + self.name.upper()
         self.choices: tuple[str, ...] = told.get("choices", ())
+        self.words: Mapping[str, Any] = told.get("words", {})
         self.is_required = described.default is MISSING and described.default_factory is MISSING
         default = described.default_factory() if described.default_factory is not MISSING else described.default
-        shown = ",".join(default) if isinstance(default, tuple) else default
+        spoken = {value: word for word, value in self.words.items()}
+        shown = ",".join(default) if isinstance(default, tuple) else spoken.get(default, default)
         facts = [] if self.is_required or shown in (None, "") else [f"default: {shown}"]
         self.help = f"{told.get('help', '')} ({'; '.join([*facts, f'env: {self.env}'])})".replace("%", "%%")
         if get_origin(kind) in (Union, types.UnionType):  # X | None
@@ -95,6 +109,8 @@ class _Option:
             if not all(isinstance(part, str) for part in parts):
                 raise ConfigError(f"{source}: expected a list of strings, not {value!r}")
             return tuple(item.strip() for part in parts for item in part.split(",") if item.strip())
+        if isinstance(value, str) and value in self.words:
+            return self.words[value]
         if self.choices and value not in self.choices:
             raise ConfigError(
                 f"{source}: {value!r} is none of {', '.join(self.choices)}{_nearest(value, self.choices)}"
@@ -102,7 +118,8 @@ class _Option:
         try:
             return self._scalar(value)
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{source}: expected {_SPOKEN[self.kind]}, not {value!r}") from None
+            expected = " or ".join([_SPOKEN[self.kind], *self.words])
+            raise ConfigError(f"{source}: expected {expected}, not {value!r}") from None
 
     def _scalar(self, value: Any) -> Any:
         if self.kind is bool:
@@ -117,9 +134,9 @@ _SPOKEN = {int: "a whole number", float: "a number", str: "text", bool: "true or
 _IN_TOML: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (), Path: ()}
 
 
-def _parser(options: Sequence[_Option], prog: str, description: str) -> argparse.ArgumentParser:
+def _parser(options: Sequence[_Option], prog: str, env_prefix: str, description: str) -> argparse.ArgumentParser:
     parser = _Parser(prog=prog, description=description, allow_abbrev=False, add_help=True)
-    config_help = f"TOML file with options by name (env: {_env_prefix(prog)}CONFIG)"
+    config_help = f"TOML file with options by name (env: {env_prefix}CONFIG)"
     parser.add_argument("--config", metavar="FILE", help=config_help)
     for one in options:
         if one.kind is bool:

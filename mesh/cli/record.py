@@ -10,7 +10,11 @@ from mesh import Completion
 
 def full_record(completion: Completion) -> dict[str, Any]:
     """Everything that is known."""
-    return dataclasses.asdict(completion)
+    record = dataclasses.asdict(completion)
+    for one in (record, *record["choices"]):
+        if one["pieces"] is not None:  # JSON has no bytes: part of a character is shown as U+FFFD
+            one["pieces"] = [piece.decode(errors="replace") for piece in one["pieces"]]
+    return record
 
 
 def slim_record(completion: Completion) -> dict[str, Any]:
@@ -25,7 +29,9 @@ def slim_record(completion: Completion) -> dict[str, Any]:
 
 def _without_empty(record: dict[str, Any]) -> dict[str, Any]:
     if record["logprobs"] is None:
-        del record["logprobs"], record["token_ids"]
+        del record["logprobs"], record["token_ids"], record["pieces"]
+    if record["stop_string"] is None:
+        del record["stop_string"]
     return record
 
 

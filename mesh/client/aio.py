@@ -40,6 +40,7 @@ class AsyncClient:
         reconnect_timeout_s: float = 30.0,
         max_attempts: int = 8,
         patience_s: float = 60.0,
+        overload_patience_s: float | None = None,
     ) -> None:
         """
         address: of a broker or a lone node, `host:port`; several (a list, or commas) are tried in turn. None takes
@@ -53,6 +54,9 @@ class AsyncClient:
         reconnect_timeout_s: how long requests in flight outlive the loss of every broker.
         max_attempts: how many nodes may die under one request.
         patience_s: how long a request without timeout_s waits for a mesh in which nothing is ready.
+        overload_patience_s: how long a request that has not begun is tried again while the mesh says that it is
+            overloaded; then Overloaded is raised, which says when to come back. None waits until timeout_s; 0 raises at
+            once.
 
         Raises: ConfigError, also when there is no key.
         """
@@ -62,7 +66,9 @@ class AsyncClient:
             name=name or "",
             connect_timeout_s=connect_timeout_s,
             reconnect_timeout_s=reconnect_timeout_s,
-            retry=RetryPolicy(max_attempts=max_attempts, patience_s=patience_s),
+            retry=RetryPolicy(
+                max_attempts=max_attempts, patience_s=patience_s, overload_patience_s=overload_patience_s
+            ),
         )
         self._core: Core | None = None
 

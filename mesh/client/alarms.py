@@ -24,7 +24,8 @@ class Alarms:
         self._is_live = is_live
         self._heap: list[tuple[float, int]] = []
         self._compact_at = _COMPACT_FROM
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._rings_at = 0.0  # kept here: what uvloop's call_at returns for a time that has come cannot tell it
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -44,12 +45,13 @@ class Alarms:
 
     def _arm(self) -> None:
         if self._timer is not None:
-            if self._heap and self._timer.when() <= self._heap[0][0]:
+            if self._heap and self._rings_at <= self._heap[0][0]:
                 return  # rings early at worst, and is set again then
             self._timer.cancel()
             self._timer = None
         if self._heap:
-            self._timer = self._loop.call_at(self._heap[0][0], self._on_timer)
+            self._rings_at = self._heap[0][0]
+            self._timer = self._loop.call_at(self._rings_at, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

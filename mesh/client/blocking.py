@@ -31,6 +31,7 @@ class ClientArguments(TypedDict, total=False):
     reconnect_timeout_s: float
     max_attempts: int
     patience_s: float
+    overload_patience_s: float | None
 
 
 class Client:

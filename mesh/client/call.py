@@ -53,6 +53,10 @@ class Call:
         finally:
             self._waiter = None
 
+    def nudge(self) -> None:
+        """Let `wait` return although nothing has come."""
+        self._wake()
+
     async def only(self) -> Completion:
         """The answer to the only item, or its error raised."""
         while not self.ended:

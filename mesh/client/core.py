@@ -218,7 +218,7 @@ class Core:
         self._session = None
         self._upgrade.stop()
         self._dialer.on_lost(now - self._session_since)
-        if down.code:
+        if down.code and down.code != "no_hello":  # which only means that the server has forgotten us
             for query in self._queries.values():
                 if not query.answer.done():
                     query.answer.set_exception(errors.Refused(down.code, down.reason))
@@ -311,7 +311,8 @@ class Core:
         tracker = running.tracker
         if tracker.state is State.OVER:
             if self._running.pop(tracker.request_id, None) is not None and tracker.outcome is not None:
-                self._take_the_room(now)
+                if not isinstance(tracker.outcome, errors.Overloaded):  # which leaves no room
+                    self._take_the_room(now)
                 running.sink.on_end(running.item, tracker.outcome)
         else:
             self._schedule(tracker, now)

@@ -63,12 +63,31 @@ class Stream(Burst[Chunk]):
         super().__init__(call)
         self._outcome: Outcome | None = None
 
+    async def __anext__(self) -> Chunk:
+        # Not by way of `take`: for each token of each stream that is two more calls and two more lists.
+        call = self._call
+        if not call.chunks:
+            await call.wait()
+        if call.chunks:
+            return call.chunks.popleft()
+        self._end()
+        raise StopAsyncIteration
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self._call.is_over and not (self._call.chunks or self._call.ended)
+
+    def nudge(self) -> None:
+        """Let a `take` that waits return with nothing, before the end."""
+        self._call.nudge()
+
     @property
     def result(self) -> Completion:
         """The whole answer, once the stream has ended. Raises the error it ended with; RuntimeError before the end."""
         if self._outcome is None and self._call.ended and not self._call.chunks:
             self._outcome = self._call.ended[0][1]
-        if self._outcome is None or self._taken:
+        if self._outcome is None:
             raise RuntimeError("the stream has not ended: read it to its end first")
         if isinstance(self._outcome, MeshError):
             raise self._outcome
@@ -82,11 +101,15 @@ class Stream(Burst[Chunk]):
             chunks = list(call.chunks)
             call.chunks.clear()
             return chunks
-        if call.ended:
-            self._outcome = call.ended.popleft()[1]
+        self._end()
+        return []
+
+    def _end(self) -> None:
+        """Take the outcome, if there is one. Raises it if it is an error."""
+        if self._call.ended:
+            self._outcome = self._call.ended.popleft()[1]
             if isinstance(self._outcome, MeshError):
                 raise self._outcome
-        return []
 
 
 class Results(Burst[tuple[int, Outcome]]):

@@ -16,6 +16,8 @@ from mesh.messages import Cancel, Message, Rejected, RequestHead, Submit, Welcom
 
 _SAFE_KEY_CHARS = codec.MAX_HEADER_BYTES // 8  # at most 4 bytes a character; the other half is for the numbers
 
+_MAX_BATCH_BYTES = 1 << 20  # of bodies in one message: until it is there as a whole, the server hears nothing of us
+
 _Submission = tuple[RequestHead, bytes]
 
 
@@ -68,22 +70,27 @@ class Outbox:
         self._soon = None
         self.flush_cancels()
         batch: list[_Submission] = []
+        num_bytes = 0
         now = self._loop.time()
-        while self._trackers and len(batch) < self._max_batch:
+        while self._trackers and len(batch) < self._max_batch and num_bytes < _MAX_BATCH_BYTES:
             tracker = self._trackers.popleft()
             if tracker.state is State.WAITING:  # not cancelled meanwhile
-                self._add(batch, tracker, now)
+                num_bytes += self._add(batch, tracker, now)
         if self._trackers:
             self._wake()
         if batch:
             self._send_batch(batch)
 
-    def _add(self, batch: list[_Submission], tracker: Tracker, now: float) -> None:
+    def _add(self, batch: list[_Submission], tracker: Tracker, now: float) -> int:
+        """Returns the bytes of its body."""
         head, body = tracker.submit(now)
         try:
-            batch.append((head, bodies.pack(body, codec=self._codec, max_bytes=self._max_body_bytes)))
+            packed = bodies.pack(body, codec=self._codec, max_bytes=self._max_body_bytes)
         except BadMessage as error:
             self._reject(Rejected(head.request_id, head.attempt, PromptTooLong.code, f"prompt: {error.reason}"))
+            return 0
+        batch.append((head, packed))
+        return len(packed)
 
     def _send_batch(self, batch: list[_Submission]) -> None:
         header = Submit(tuple(head for head, _ in batch), self._accepted_codecs)

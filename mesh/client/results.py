@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,8 @@ class Choice:
     ttft_s: float  # submit sent -> first token received here
     total_s: float  # submit sent -> finished
     attempts: int  # 1 unless a node died, drained or was full on the way
+    stop_string: str | None = None  # the one that ended the text, if it was one
+    pieces: tuple[bytes, ...] | None = None  # what each token stands for, beside logprobs; may be part of a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Completion:
     total_s: float
     attempts: int
     choices: tuple[Choice, ...]
+    stop_string: str | None = None
+    pieces: tuple[bytes, ...] | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -87,17 +92,22 @@ class Completion:
             total_s=total_s,
             attempts=attempts,
             choices=choices,
+            stop_string=first.stop_string,
+            pieces=first.pieces,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """New tokens of a streamed answer. The texts of all chunks of a choice join to its whole text."""
+class Chunk(NamedTuple):
+    """New tokens of a streamed answer. The texts of all chunks of a choice join to its whole text.
+
+    A NamedTuple, since there is one for nearly every token, and it is made in a third of a dataclass' time.
+    """
 
     text: str  # may be empty: characters and stop strings are never split, so text can lag behind tokens
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
     choice: int = 0
+    pieces: tuple[bytes, ...] | None = None  # beside logprobs
 
     def __str__(self) -> str:
         return self.text

@@ -19,10 +19,13 @@ class RetryPolicy:
     - `not_ready` is waited out for `patience_s` after the last sign of progress, if the request has no deadline.
     - `overloaded` is waited out without limit: it is backpressure, and the queue moves. So is a hand-over by a draining
       node. Neither says anything about the request.
+    - With `overload_patience_s`, a request that has no token yet ends with Overloaded once it would have to wait longer
+      than that since its troubles began; 0: at once. One that has begun is always finished.
     """
 
     max_attempts: int = 8
     patience_s: float = 60.0
+    overload_patience_s: float | None = None
     first_delay_s: float = 0.05
     max_delay_s: float = 2.0
 
@@ -31,6 +34,8 @@ class RetryPolicy:
             raise ConfigError(f"max_attempts: {self.max_attempts}, must be at least 1")
         if self.patience_s < 0:
             raise ConfigError(f"patience_s: {self.patience_s}, must not be negative")
+        if self.overload_patience_s is not None and not self.overload_patience_s >= 0:
+            raise ConfigError(f"overload_patience_s: {self.overload_patience_s}, must not be negative (None: no limit)")
 
     def delay_s(self, num_setbacks: int, rng: random.Random, at_least_s: float = 0.0) -> float:
         """How long to wait after that many setbacks in a row: doubling, and spread out so that the requests which one

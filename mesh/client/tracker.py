@@ -43,6 +43,7 @@ class Tracker:
         "_num_deaths",
         "_num_setbacks",
         "_num_shown",
+        "_pieces",
         "_policy",
         "_position",
         "_rng",
@@ -84,6 +85,7 @@ class Tracker:
         self._texts: list[str] = []
         self._num_shown = 0  # characters in _texts
         self._logprobs: list[float] = []
+        self._pieces: list[bytes] = []
         # (tokens, characters) that this attempt has covered. Behind what we hold only after a rewind, see _resume_at.
         self._position = (0, 0)
         self._mark = (0, 0)  # the position before the last entry that brought tokens
@@ -146,16 +148,17 @@ class Tracker:
                 return None
             self._die(NodeLost, f"the answer came out of order: token {entry.index} instead of {start}", "", now)
             return None
-        self._position = (stop, start_char + len(text))
-        logprobs = entry.logprobs
         if token_ids:
-            self._mark = (start, start_char)
+            self._mark = self._position
             self._num_setbacks = 0
+        self._position = (stop, start_char + len(text))
+        logprobs, pieces = entry.logprobs, entry.pieces
         if start_char < self._num_shown or start < len(self.token_ids):  # after a rewind
             text = text[self._num_shown - start_char :]
             num_held = len(self.token_ids) - start
             token_ids = token_ids[num_held:]
             logprobs = None if logprobs is None else logprobs[num_held:]
+            pieces = None if pieces is None else pieces[num_held:]
         if token_ids:
             if not self.token_ids:
                 self._first_token_at = now
@@ -165,11 +168,14 @@ class Tracker:
             self._num_shown += len(text)
         if logprobs:
             self._logprobs.extend(logprobs)
+            self._pieces.extend(pieces or ())
         if end is not None:
             self._finish(end, now)
         if self.wants_chunks and (token_ids or text):
-            chunk_logprobs = None if logprobs is None else tuple(logprobs)
-            return Chunk(text, tuple(token_ids), chunk_logprobs, self._ask.choice)
+            if logprobs is None:
+                return Chunk(text, tuple(token_ids), None, self._ask.choice)
+            chunk_pieces = None if pieces is None else tuple(pieces)
+            return Chunk(text, tuple(token_ids), tuple(logprobs), self._ask.choice, chunk_pieces)
         return None
 
     def on_lost(self, attempt: int, node: str, reason: str, now: float) -> None:
@@ -211,7 +217,7 @@ class Tracker:
                 self._history.add(self.attempt, sentence)
             self._end(error, text, node, retry_after_s)
         elif error is Overloaded:
-            self._try_again(sentence, now, retry_after_s)
+            self._on_overload(sentence, text, node, now, retry_after_s)
         elif error is NotReady:
             self._try_again(sentence, now, retry_after_s)
             if self.deadline == math.inf and now - self._troubled_since > self._policy.patience_s:
@@ -241,6 +247,20 @@ class Tracker:
             return True
         self.num_stale += 1
         return False
+
+    def _on_overload(self, sentence: str, text: str, node: str, now: float, retry_after_s: float) -> None:
+        """Backpressure: come back later, unless that is later than this caller wants to wait."""
+        since = self._troubled_since if self._num_setbacks else now
+        patience_s = self._policy.overload_patience_s
+        if self.token_ids or patience_s is None:
+            self._try_again(sentence, now, retry_after_s)
+        elif now + retry_after_s < since + patience_s:
+            self._try_again(sentence, now, retry_after_s)
+            self.due = min(self.due, since + patience_s)  # the last try, not the first one after that
+        else:
+            if self.attempt > 1:
+                self._history.add(self.attempt, sentence)
+            self._end(Overloaded, text, node, retry_after_s)
 
     def _die(self, error: type[RequestError], sentence: str, node: str, now: float) -> None:
         """A setback that may be the request's own doing."""
@@ -277,6 +297,8 @@ class Tracker:
     def _finish(self, end: End, now: float) -> None:
         self.state = State.OVER
         token_ids = tuple(self.token_ids)
+        has_logprobs = self._ask.logprobs and len(self._logprobs) == len(token_ids)
+        has_pieces = has_logprobs and len(self._pieces) == len(token_ids)  # not from a node of before they were told
         self.outcome = Choice(
             index=self._ask.choice,
             text="".join(self._texts),
@@ -284,12 +306,14 @@ class Tracker:
             finish_reason=end.finish_reason,
             usage=Usage(end.prompt_tokens, end.completion_tokens, end.cached_tokens),
             seed=self._ask.seed,
-            logprobs=tuple(self._logprobs) if len(self._logprobs) == len(token_ids) and self._ask.logprobs else None,
+            logprobs=tuple(self._logprobs) if has_logprobs else None,
             model=end.model,
             node=end.node,
             ttft_s=(self._first_token_at if token_ids else now) - self._first_sent_at,
             total_s=now - self._first_sent_at,
             attempts=self.attempt,
+            stop_string=end.stop_string or None,
+            pieces=tuple(self._pieces) if has_pieces else None,
         )
 
 

@@ -21,7 +21,7 @@ class IdentifiedLink(Link):
     def __init__(
         self, socket: Socket, on_frames_from: OnFramesFrom, on_drained: Callable[[], None] | None = None
     ) -> None:
-        super().__init__(socket, partial(on_frames_from, ""), on_drained)
+        super().__init__(socket, partial(on_frames_from, ""), on_drained, looks_late=True)
         self._on_frames_from = on_frames_from
 
     def _deliver(self, first: zmq.Frame, frames: Frames) -> None:
@@ -36,5 +36,5 @@ def server_link(
 ) -> Link:
     """The Link of a server. Without a gatekeeper, which is --insecure, everyone on this machine is a member."""
     if gatekeeper is None:
-        return Link(socket, partial(on_frames_from, MEMBER), on_drained)
+        return Link(socket, partial(on_frames_from, MEMBER), on_drained, looks_late=True)
     return IdentifiedLink(socket, on_frames_from, on_drained)

@@ -516,6 +516,21 @@ def test_a_server_that_has_forgotten_the_client_is_greeted_again(client, server)
     assert client.generate("hello", max_tokens=3).attempts == 2
 
 
+def test_a_question_to_a_server_that_has_forgotten_the_client_is_asked_again(client, server):
+    server.num_forgotten = 1
+
+    assert client.status().name == "fake"
+    assert len(server.received(wire.Hello)) == 2
+
+
+def test_long_prompts_leave_in_messages_of_a_bounded_size(client, server):
+    """Behind one of a hundred megabytes, heartbeats would wait until the session is given up."""
+    answers = client.generate_batch(["x" * 100_000 for _ in range(40)], max_tokens=1)
+
+    assert [answer.attempts for answer in answers] == [1] * 40
+    assert max(len(submit.requests) for submit in server.received(wire.Submit)) <= 11  # a mebibyte, and the last one
+
+
 def test_a_process_that_stood_still_begins_again():
     """The server has cancelled our requests meanwhile, and says no word about them."""
 
@@ -558,6 +573,7 @@ def wait():
     with contextlib.suppress(mesh.Cancelled):
         client.generate("silent")
 threading.Thread(target=wait, daemon=True).start()
+client.generate("a", max_tokens=1)  # by the end of it, the other call waits too
 """
 
 

@@ -14,7 +14,7 @@ from mesh import bodies
 from mesh import messages as m
 from mesh.codec import decode, encode
 from mesh.errors import BadMessage, VersionMismatch
-from tests.protocol.test_golden import GOLDEN, GOLDEN_ENTRIES
+from tests.protocol.test_golden import ENTRIES, GOLDEN, GOLDEN_ENTRIES, GOLDEN_LATER_ENTRIES, LATER_ENTRIES
 
 MSGPACK = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
@@ -47,6 +47,29 @@ def test_a_golden_message_with_changed_bytes_is_refused_or_decoded(frame: bytes,
 def test_any_body_of_tokens_is_refused_or_decoded(frame: bytes) -> None:
     with contextlib.suppress(BadMessage):
         bodies.unpack_entries(frame)
+
+
+@given(st.sampled_from([bytes.fromhex(pinned) for pinned in (GOLDEN_ENTRIES, GOLDEN_LATER_ENTRIES)]), st.data())
+def test_golden_entries_with_changed_bytes_are_refused_or_decoded(frame: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(frame) - 1))
+    with contextlib.suppress(BadMessage):
+        bodies.unpack_entries(frame[:at] + data.draw(st.binary(max_size=4)) + frame[at + 1 :])
+
+
+@pytest.mark.parametrize("pieces", ["ab", 2, {}, ["a"], ["a", 5], ["a", [256]], ["a", ["b"]], ["a", None]], ids=str)
+def test_pieces_that_are_none_are_refused(pieces: object) -> None:
+    with pytest.raises(BadMessage, match="tokens: an entry"):
+        bodies.unpack_entries(bodies.pack([[1, 1, 0, [5, 6], "", None, None, pieces]]))
+
+
+def test_an_older_peer_s_entries_are_read_and_a_newer_one_s_too() -> None:
+    rows = bodies.unpack(bodies.pack_entries(LATER_ENTRIES))
+    newer = [[*row[:6], [*row[6], "something new"], row[7], "something new"] for row in rows]
+    assert bodies.unpack_entries(bodies.pack(newer)) == LATER_ENTRIES
+    (row,) = rows
+    (older,) = bodies.unpack_entries(bodies.pack([[*row[:6], row[6][:7]]]))
+    assert (older.pieces, older.end.stop_string) == (None, "")
+    assert all(len(row) == 7 for row in bodies.unpack(bodies.pack_entries(ENTRIES)))
 
 
 def test_another_version_is_told_apart_from_garbage() -> None:

@@ -127,7 +127,14 @@ ENTRIES = [
     TokenEntry(1, 1, 0, (5, 6), " Paris", (-0.5, -0.25), End("stop", 12, 2, 0, "gpu-1", "demo", 0.25)),
     TokenEntry(2, 1, 3, (7,), ""),
 ]
+# What was appended later: the pieces, "é" and the second byte of one, and the stop string.
+LATER_ENTRIES = [
+    TokenEntry(
+        1, 1, 0, (5, 6), "é", (-0.5, -0.25), End("stop", 12, 2, 0, "n", "m", 0.25, "END"), ("é".encode(), b"\xa9")
+    ),
+]
 GOLDEN_ENTRIES = "009297010100920506a620506172697392cbbfe0000000000000cbbfd000000000000097a473746f700c0200a56770752d31a464656d6fcb3fd0000000000000970201039107a0c0c0"
+GOLDEN_LATER_ENTRIES = "009198010100920506a2c3a992cbbfe0000000000000cbbfd000000000000098a473746f700c0200a16ea16dcb3fd0000000000000a3454e4492a2c3a991cca9"
 GOLDEN_REQUEST = "0082a670726f6d7074a26869aa6d61785f746f6b656e7304"
 
 
@@ -144,6 +151,8 @@ def test_every_message_of_the_protocol_is_pinned() -> None:
 def test_the_body_of_tokens_has_the_bytes_that_the_contract_pins() -> None:
     assert bodies.pack_entries(ENTRIES).hex() == GOLDEN_ENTRIES
     assert bodies.unpack_entries(bytes.fromhex(GOLDEN_ENTRIES)) == ENTRIES
+    assert bodies.pack_entries(LATER_ENTRIES).hex() == GOLDEN_LATER_ENTRIES
+    assert bodies.unpack_entries(bytes.fromhex(GOLDEN_LATER_ENTRIES)) == LATER_ENTRIES
 
 
 def test_the_body_of_a_request_has_the_bytes_that_the_contract_pins() -> None:

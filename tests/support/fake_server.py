@@ -89,6 +89,7 @@ class FakeServer:
         self.script = script
         self.welcome = Welcome("broker", "fake", "fake-id", 1, mesh, heartbeat_s, LIVENESS, MAX_BATCH, MAX_BODY_BYTES)
         self.is_silent = False  # reads, and says nothing more
+        self.num_forgotten = 0  # so many of the next queries come from somebody it does not know any more
         self.num_garbled = 0  # so many of the next messages leave as bytes that mean nothing
         self.hello_answer: Callable[[messages.Hello], Message] = lambda hello: self.welcome
         self.requests: list[Request] = []
@@ -162,6 +163,9 @@ class FakeServer:
                 self.send(route, messages.Pong(sequence, 1, "ready", 0, 0.0))
             case messages.Cancel(request_ids):
                 self.cancelled.extend(request_ids)
+            case messages.Query() if self.num_forgotten:
+                self.num_forgotten -= 1
+                self.send(route, messages.Refused("no_hello", "who are you?"))
             case messages.Query(query_id):
                 report = StatusReport(kind="broker", name="fake", node_id="x", models=(ModelReport(name="fake-model"),))
                 self.send(route, messages.Report(query_id), report.to_body())

@@ -37,4 +37,5 @@ def entry_of(
         text_of(tokens, is_whole=ends)[shown_before:],
         tuple(-float(token_id) for token_id in tokens[start:stop]) if body.get("logprobs") else None,
         End("length", 7, stop, 0, "fake", "fake-model", 0.01) if ends else None,
+        tuple(f"w{token_id} ".encode() for token_id in tokens[start:stop]) if body.get("logprobs") else None,
     )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import uvloop
 
 from mesh import Completion, Overloaded
 from mesh.client.alarms import Alarms
@@ -92,6 +93,22 @@ def test_alarms_ring_in_order_and_forget_the_dead():
         assert rung == [1, 2]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_alarms_for_times_that_have_come_ring_too(run):
+    """On uvloop such a timer is of another kind, which cannot say when it is due."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        rung: asyncio.Queue[int] = asyncio.Queue()
+        alarms = Alarms(loop, lambda key, now: rung.put_nowait(key), is_live=lambda key: True)
+        for key, ago_s in ((1, 1.0), (2, 0.5), (3, 2.0)):
+            alarms.set(loop.time() - ago_s, key)
+        async with asyncio.timeout(5):
+            assert {await rung.get(), await rung.get(), await rung.get()} == {1, 2, 3}
+
+    run(scenario())
 
 
 def test_importing_the_client_brings_in_nothing_heavy():

@@ -92,6 +92,8 @@ def test_an_undisturbed_answer_is_told_in_full():
     assert (outcome.ttft_s, outcome.total_s, outcome.attempts) == (1.0, 2.0, 1)
     assert (outcome.node, outcome.model, outcome.finish_reason, outcome.seed) == ("fake", "fake-model", "length", 5)
     assert outcome.logprobs == tuple(-float(token_id) for token_id in outcome.token_ids)
+    assert outcome.pieces == tuple(f"w{token_id} ".encode() for token_id in outcome.token_ids)
+    assert outcome.stop_string is None
 
 
 def test_a_lost_node_makes_the_next_attempt_resume_at_the_token_reached():
@@ -174,6 +176,33 @@ def test_an_overloaded_mesh_ends_at_the_deadline_with_the_reason():
     assert story.error.attempts == ("attempt 1: overloaded: node n1: because",)
 
 
+@pytest.mark.parametrize(("patience_s", "retry_after_s"), [(0.0, 0.0), (0.0, 0.5), (2.0, 2.0), (2.0, 30.0)])
+def test_who_does_not_want_to_wait_that_long_hears_at_once_when_to_come_back(patience_s, retry_after_s):
+    story = Story(policy=RetryPolicy(overload_patience_s=patience_s)).submits().is_refused("overloaded", retry_after_s)
+
+    assert type(story.error) is Overloaded
+    assert (story.error.retry_after_s, story.error.attempts) == (retry_after_s, ())
+
+
+def test_patience_with_an_overloaded_mesh_ends_with_a_last_try():
+    story = Story(policy=RetryPolicy(overload_patience_s=2.0))
+    while story.tracker.state is State.WAITING:
+        story.submits().is_refused("overloaded", retry_after_s=0.3)
+        assert story.tracker.due <= 102.0
+
+    assert type(story.error) is Overloaded
+    assert 101.7 <= story.now <= 102.0
+    assert story.error.attempts
+
+
+def test_what_has_begun_is_finished_however_overloaded_the_mesh_is():
+    story = Story(policy=RetryPolicy(overload_patience_s=0.0)).submits().hears(0, 2).loses()
+    for _ in range(10):
+        story.submits().is_refused("overloaded", retry_after_s=5.0)
+
+    assert story.submits().hears(2, 6, ends=True).is_exact()
+
+
 def test_a_mesh_without_a_ready_node_is_waited_for_with_patience_only():
     story = Story(policy=RetryPolicy(patience_s=60))
     num_tries = 0
@@ -244,7 +273,7 @@ EVENTS = st.lists(
 @given(events=EVENTS, max_tokens=st.integers(1, 12))
 def test_whatever_the_network_does_the_answer_is_exact(events, max_tokens):
     """Loss, repetition, late and reordered frames in any order: every token once, every character once."""
-    story = Story(max_tokens=max_tokens, policy=RetryPolicy(max_attempts=1000)).submits()
+    story = Story(max_tokens=max_tokens, policy=RetryPolicy(max_attempts=1000), logprobs=True).submits()
     heard: list[TokenEntry] = []
     position = 0
     for kind, size in events:
@@ -278,3 +307,7 @@ def test_whatever_the_network_does_the_answer_is_exact(events, max_tokens):
     story.hears(position, max_tokens, ends=True)
 
     assert story.is_exact(max_tokens)
+    outcome = story.tracker.outcome
+    assert isinstance(outcome, Choice)
+    assert b"".join(outcome.pieces or ()).decode() == outcome.text
+    assert outcome.logprobs == tuple(-float(token_id) for token_id in outcome.token_ids)
