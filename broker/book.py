@@ -15,6 +15,7 @@ from broker.outbox import Outbox
 from broker.registry import Model, Node, Registry, ServedModel
 from broker.request import Request
 from broker.timers import Timers
+from broker.times import Times
 from mesh.messages import Failed, Lost, Rejected, RequestHead, Submit
 
 _MAX_BOUNCES = 8  # a node that turns work away does no harm, but a request must not go round for ever
@@ -48,6 +49,7 @@ class Book:
         self._to_place: dict[str, Model] = {}  # models with work that may find room now
         self.admission = Admission(config, registry)
         self.counters: Counter[str] = Counter()
+        self.times = Times()
         self.num_in_flight = 0
         self.num_tokens = 0  # relayed since the start
 
@@ -56,14 +58,16 @@ class Book:
     def submit(self, client: Client, heads: Sequence[RequestHead], bodies: Sequence[bytes], now: float) -> None:
         """Take requests in or say why not; one body for each head."""
         taken = [
-            head.request_id for head, body in zip(heads, bodies, strict=True) if self._take_in(client, head, body, now)
+            request
+            for head, body in zip(heads, bodies, strict=True)
+            if (request := self._take_in(client, head, body, now)) is not None
         ]
         if taken:
             self.counters["accepted"] += len(taken)
             if client.hop.role != "broker":  # a broker has told its clients already
                 self._outbox.accept(client, taken)
 
-    def _take_in(self, client: Client, head: RequestHead, body: bytes, now: float) -> bool:
+    def _take_in(self, client: Client, head: RequestHead, body: bytes, now: float) -> Request | None:
         """The same id again replaces the request that had it."""
         old = client.requests.get(head.request_id)
         if old is not None:
@@ -75,7 +79,7 @@ class Book:
             model = self.admission.admit(client, head, body)
         if isinstance(model, Refusal):
             self.reject(client, head, model.code, model.text, model.retry_after_s)
-            return False
+            return None
         self._sequence += 1
         request = Request(client, head, body, model, self._sequence, now)
         client.requests[head.request_id] = request
@@ -86,7 +90,7 @@ class Book:
         self.admission.entered(request)
         model.queue.push(request)
         self._to_place[model.name] = model
-        return True
+        return request
 
     def reject(self, client: Client, head: RequestHead, code: str, text: str, retry_after_s: float = 0.0) -> None:
         """Say no at the door."""
@@ -135,6 +139,7 @@ class Book:
         self._sequence += 1
         chosen.put(request, self._sequence)
         request.dispatched_at = now
+        self.times.queue.add(now - request.accepted_at)
         batches[chosen.node.peer, request.client].append(request)
         if chosen.room <= 0:
             with_room.remove(chosen)
@@ -177,8 +182,9 @@ class Book:
         served = request.served
         return request if served is not None and served.node is node else None
 
-    def end(self, request: Request, outcome: str) -> None:
+    def end(self, request: Request, outcome: str, now: float) -> None:
         """The node said its last word on it."""
+        self.times.duration.add(now - request.accepted_at)
         self.admission.num_done += 1
         self._remove(request, outcome)
 

@@ -37,6 +37,7 @@ from mesh.security.keys import MEMBER
 
 logger = logging.getLogger(__name__)
 
+_SAY_HELLO = "say Hello first: this broker does not know the connection (any more)"
 MAX_HOPS = 8  # brokers behind brokers; more are surely connected in a circle
 
 
@@ -77,7 +78,8 @@ class ClientSide:
             hop.last_heard = now
         try:
             if hop is None and len(header) > MAX_HELLO_BYTES:
-                raise BadMessage("header", "is longer than any Hello, which comes first")
+                self._refuse(route, "no_hello", _SAY_HELLO)  # it may be a large Submit of a client that was forgotten
+                return
             message = decode(header)
             if len(route) > MAX_HOPS:
                 raise BadMessage("route", f"{len(route)} brokers deep: are they connected in a circle?")
@@ -125,7 +127,7 @@ class ClientSide:
         if type(message) is Hello:
             self._on_hello(user, hop, route, message, now)
         elif hop is None:
-            self._refuse(route, "no_hello", "say Hello first: this broker does not know the connection (any more)")
+            self._refuse(route, "no_hello", _SAY_HELLO)
         else:
             handler = self._handlers.get(type(message))
             if handler is None:

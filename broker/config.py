@@ -10,6 +10,7 @@ from mesh.bodies import MAX_BODY_BYTES
 from mesh.codec import MAX_PARTS
 from mesh.discovery.addresses import BadAddress, Endpoint, parse_endpoint
 from mesh.errors import ConfigError
+from mesh.metrics.address import check_metrics_address
 from mesh.options import option
 
 DEFAULT_PORT = 5550
@@ -68,6 +69,10 @@ class BrokerConfig:
     max_requests_per_client: int = option(8_000, help="unfinished requests of one client")
     max_bytes_per_client: int = option(128 << 20, help="bytes of one client's requests that may wait here")
     prefetch: int = option(0, help="requests sent to a node beyond its slots; 0 = an eighth of them, at least 1")
+    metrics_port: int = option(
+        0, metavar="PORT", help="show metrics to Prometheus here, at /metrics, to whoever can reach it; 0: no"
+    )
+    metrics_host: str = option("", metavar="HOST", help="the interface for that; default: the one of --bind")
     log_level: str = option("info", choices=("debug", "info", "warning", "error"), help="how much to tell")
 
     def __post_init__(self) -> None:
@@ -96,6 +101,7 @@ class BrokerConfig:
                 raise ConfigError(f"--{name}: must be at least 1, not {number}")
         if self.max_batch > MAX_PARTS:
             raise ConfigError(f"--max-batch: must be at most {MAX_PARTS}, not {self.max_batch}")
+        check_metrics_address(self.metrics_host, self.metrics_port)
         if self.prefetch < 0:
             raise ConfigError(f"--prefetch: must not be negative, not {self.prefetch}")
         _endpoint("bind", self.bind or "*", DEFAULT_PORT, bind=True)

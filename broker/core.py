@@ -16,6 +16,7 @@ from broker.registry import Registry
 from broker.relay import Relay
 from broker.reports import Reporter
 from broker.timers import Timers
+from broker.times import Times
 from mesh.report import StatusReport
 from mesh.security.keys import MEMBER
 
@@ -130,6 +131,11 @@ class BrokerCore:
         self._nodes.leave()
 
     # --- looking in ---
+
+    @property
+    def times(self) -> Times:
+        """How long things take here."""
+        return self._book.times
 
     def status(self, now: float) -> StatusReport:
         return self._reporter.status(now)

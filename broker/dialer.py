@@ -136,6 +136,7 @@ class Dialer:
                 on_frames=partial(self._events.node_frames, target.peer),
                 on_drained=self._events.turn_over,
                 configure=self._configure,
+                looks_late=True,
             )
         except zmq.ZMQError as error:
             self._events.node_absent(target.address, target.found_by, f"cannot connect: {error}")

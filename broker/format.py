@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 _GIB = 1 << 30
 _DAY_S, _HOUR_S, _MINUTE_S = 86_400, 3_600, 60
 
@@ -43,3 +45,11 @@ def bytes_of(used: float, total: float) -> str:
     if not total:
         return f"{used / _GIB:.1f}G"
     return f"{used / _GIB:.0f}/{total / _GIB:.0f}G" if total >= 10 * _GIB else f"{used / _GIB:.1f}/{total / _GIB:.1f}G"
+
+
+def device_load(utilisations: Sequence[float], temperatures_c: Sequence[float]) -> str:
+    """87% 64°: how busy the devices of a node are on average, and how warm the warmest is, where that is known."""
+    if not utilisations:
+        return ""
+    warmest_c = max(temperatures_c, default=0.0)
+    return f"{100 * sum(utilisations) / len(utilisations):.0f}%" + (f" {warmest_c:.0f}°" if warmest_c else "")

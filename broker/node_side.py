@@ -72,7 +72,8 @@ class NodeSide:
     def absent(self, address: str, found_by: str, reason: str) -> None:
         """The address was tried and there is nobody; the report says so."""
         known = self._registry.absent.get(address) or AbsentNode(address, found_by, NodeState.JOINING, reason)
-        self._registry.absent[address] = dataclasses.replace(known, found_by=found_by, note=reason)
+        note = f"{known.lost_because}; since then: {reason}" if known.lost_because else reason
+        self._registry.absent[address] = dataclasses.replace(known, found_by=found_by, note=note)
 
     def address_forgotten(self, address: str) -> None:
         self._registry.absent.pop(address, None)
@@ -156,6 +157,7 @@ class NodeSide:
                 self._book.check_orphans(self._registry.models[served.name], now)
         self._registry.update_facts(node, pong.facts)
         if pong.sequence == node.ping_sequence:
+            self._book.times.heartbeat.add(now - node.pinged_at)
             self._look_for_strays(node, pong)
         self.judge(node, now)
         for name in node.served:
@@ -276,7 +278,7 @@ class NodeSide:
             self._book.lose(list(served.in_flight), node.label, reason)
         self._forget(node, now)
         self._registry.absent[node.address] = AbsentNode(
-            node.address, node.found_by, NodeState.LOST, reason, node.name, node.node_id
+            node.address, node.found_by, NodeState.LOST, reason, node.name, node.node_id, lost_because=reason
         )
         if node.welcome is not None:
             self._book.counters["nodes_lost"] += 1

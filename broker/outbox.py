@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from broker.actions import Action, HangUp, Redial, Route, ToClient, ToNode
 from broker.clients import Client
+from broker.request import Request
 from mesh.codec import encode
 from mesh.messages import Accepted, Cancel, Message
 
 
 class Outbox:
-    """Actions in order. One Accepted for each client and turn goes before everything else, so that no ending overtakes
-    it; one Cancel for each node and client goes before any Submit of the turn, so that it cannot hit a later one."""
+    """Actions in order. One Accepted for each client and turn, of what has found no place in it, goes before everything
+    else, so that no ending overtakes it; one Cancel for each node and client goes before any Submit of the turn, so
+    that it cannot hit a later one."""
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
-        self._accepted: dict[Client, list[int]] = {}
+        self._accepted: dict[Client, list[Request]] = {}
         self._cancels: dict[tuple[int, Route], list[int]] = {}
 
     def to_client(self, route: Route, message: Message, *bodies: bytes) -> None:
@@ -32,8 +34,9 @@ class Outbox:
     def hang_up(self, peer: int, reason: str, redial: Redial) -> None:
         self._actions.append(HangUp(peer, reason, redial))
 
-    def accept(self, client: Client, request_ids: list[int]) -> None:
-        self._accepted.setdefault(client, []).extend(request_ids)
+    def accept(self, client: Client, requests: list[Request]) -> None:
+        """Say so at the end of the turn, if they wait then: who is at a node already, its tokens speak for."""
+        self._accepted.setdefault(client, []).extend(requests)
 
     def cancel(self, peer: int, route: Route, request_id: int) -> None:
         self._cancels.setdefault((peer, route), []).append(request_id)
@@ -46,10 +49,16 @@ class Outbox:
 
     def take(self) -> list[Action]:
         """Everything, and start anew."""
-        accepted: list[Action] = [
-            ToClient([*client.route, b"", encode(Accepted(tuple(request_ids)))])
-            for client, request_ids in self._accepted.items()
-        ]
-        self._accepted.clear()
         actions, self._actions = self._actions, []
-        return accepted + actions if accepted else actions
+        if self._accepted:
+            actions = self._take_accepted() + actions
+        return actions
+
+    def _take_accepted(self) -> list[Action]:
+        accepted, self._accepted = self._accepted, {}
+        told: list[Action] = []
+        for client, requests in accepted.items():
+            waiting = tuple([r.head.request_id for r in requests if r.served is None and not r.is_over])
+            if waiting:
+                told.append(ToClient([*client.route, b"", encode(Accepted(waiting))]))
+        return told

@@ -130,6 +130,7 @@ class AbsentNode:
     note: str
     name: str = ""  # and id: of the node that was there before
     node_id: str = ""
+    lost_because: str = ""  # of a node that was there: its end, which says more than why it cannot be reached since
 
 
 class Registry:

@@ -50,7 +50,7 @@ class Relay:
         for key in tokens.finished:
             request = book.find(client, key, node)
             if request is not None:
-                book.end(request, "finished")
+                book.end(request, "finished", now)
 
     def _on_accepted(self, node: Node, client: Client, accepted: Accepted, frames: list[bytes], now: float) -> None:
         """The client has had the broker's own."""
@@ -61,7 +61,7 @@ class Relay:
             self._book.counters["late_frames"] += 1
         elif rejected.code not in _TURNED_AWAY or not self._book.bounce(request, rejected.retry_after_s, now):
             self._outbox.relay(frames)
-            self._book.end(request, f"rejected_{_known(rejected.code)}")
+            self._book.end(request, f"rejected_{_known(rejected.code)}", now)
 
     def _on_failed(self, node: Node, client: Client, failed: Failed, frames: list[bytes], now: float) -> None:
         request = self._book.find(client, (failed.request_id, failed.attempt), node)
@@ -69,7 +69,7 @@ class Relay:
             self._book.counters["late_frames"] += 1
             return
         self._outbox.relay(frames)
-        self._book.end(request, "failed")
+        self._book.end(request, "failed", now)
 
     def _on_lost(self, node: Node, client: Client, lost: Lost, frames: list[bytes], now: float) -> None:
         requests = [request for key in lost.requests if (request := self._book.find(client, key, node))]
@@ -78,7 +78,7 @@ class Relay:
             return
         self._outbox.relay(frames)
         for request in requests:
-            self._book.end(request, "lost")
+            self._book.end(request, "lost", now)
 
 
 _CODES = ("invalid_request", "no_such_model", "prompt_too_long", "forbidden", "deadline_exceeded", *_TURNED_AWAY)

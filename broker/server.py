@@ -56,6 +56,7 @@ class BrokerServer:
         self._timer: asyncio.TimerHandle | None = None
         self._key_watch: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
+        self._has_news = False  # for the core, in this turn
 
     async def start(self) -> None:
         """Bind, and begin to look for nodes. Raises ConfigError when the address cannot be bound."""
@@ -129,8 +130,10 @@ class BrokerServer:
     def turn_over(self) -> None:
         """The end of a turn: do what the core wants done. What cannot be sent is a new fact, so ask again."""
         now = time.monotonic()
-        while actions := self.core.take_actions(now):
-            for action in actions:
+        self._has_news = True
+        while self._has_news:
+            self._has_news = False
+            for action in self.core.take_actions(now):
                 self._perform(action, now)
         self._rearm(now)
 
@@ -140,12 +143,14 @@ class BrokerServer:
         elif type(action) is ToNode:
             self._send_to_node(action, now)
         elif type(action) is HangUp:
+            self._has_news = True  # closing a connection may tell the core of others
             self._dialer.hang_up(action.peer, action.redial)
 
     def _send_to_client(self, frames: list[bytes]) -> None:
         try:
             self._front.send(frames)
         except zmq.ZMQError as error:
+            self._has_news = True
             if error.errno == zmq.EHOSTUNREACH:
                 self.core.client_unreachable(frames[0])
             elif error.errno == zmq.EAGAIN:
@@ -157,6 +162,7 @@ class BrokerServer:
         try:
             self._dialer.send(action.peer, action.frames)
         except zmq.Again:
+            self._has_news = True
             self.core.node_slow(action.peer, now)
 
     def _rearm(self, now: float) -> None:

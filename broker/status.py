@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker.format import age, bytes_of, latency, number, of
+from broker.format import age, bytes_of, device_load, latency, number, of
 from broker.states import NodeState
 from mesh import AsyncClient
 from mesh.report import NodeReport, StatusReport
@@ -60,12 +60,22 @@ def _ttft(node: NodeReport) -> str:
     return f"{latency(node.ttft_p50_s)}/{latency(node.ttft_p99_s)}" if node.ttft_p99_s else ""
 
 
+def _itl(node: NodeReport) -> str:
+    """With the target beside it, where the node has one."""
+    target = f"/{latency(node.target_itl_s)}" if node.target_itl_s else ""
+    return f"{latency(node.itl_p50_s)}{target}" if node.itl_p50_s else ""
+
+
+def _load(node: NodeReport) -> str:
+    return device_load([d.utilisation for d in node.devices], [d.temperature_c for d in node.devices])
+
+
 COLUMNS = (
     Column("node", lambda n: n.name or n.address.removeprefix("tcp://"), 0, False, lambda nodes: "total"),
     Column("state", lambda n: n.state, 0, False),
-    Column("address", lambda n: n.address.removeprefix("tcp://"), 6, False),
+    Column("address", lambda n: n.address.removeprefix("tcp://"), 8, False),
     Column("model", lambda n: ", ".join(model.name.rpartition("/")[2] for model in n.models), 3, False),
-    Column("device", lambda n: n.device, 5, False),
+    Column("device", lambda n: n.device, 7, False),
     Column(
         "run", lambda n: of(n.num_running, n.slots_total), 1, True,
         lambda nodes: of(_sum("num_running")(nodes), _sum("slots_total")(nodes)),
@@ -73,12 +83,14 @@ COLUMNS = (
     _numbers("queued", "num_queued", 2),
     _numbers("tok/s", "tokens_per_s", 1),
     Column("TTFT 50/99", _ttft, 4),
+    Column("ITL", _itl, 6),
+    Column("load", _load, 5),
     Column(
-        "memory", lambda n: bytes_of(n.memory_used_bytes, n.memory_total_bytes), 7, True,
+        "memory", lambda n: bytes_of(n.memory_used_bytes, n.memory_total_bytes), 9, True,
         lambda nodes: bytes_of(_sum("memory_used_bytes")(nodes), _sum("memory_total_bytes")(nodes)),
     ),
-    Column("beat", lambda n: latency(n.heartbeat_age_s) if n.models else "", 8),
-    Column("version", lambda n: n.version, 9, False),
+    Column("beat", lambda n: latency(n.heartbeat_age_s) if n.models else "", 10),
+    Column("version", lambda n: n.version, 11, False),
 )  # fmt: skip
 
 

