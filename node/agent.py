@@ -59,7 +59,8 @@ class NodeAgent:
         """One message from a requester. `user` is who its key proves it to be. Never raises, whatever the bytes are."""
         try:
             if route[0] not in self.requesters and len(header) > MAX_HELLO_BYTES:
-                raise BadMessage("header", "is longer than any Hello, which comes first")
+                self._refuse(route, "no_hello", "say Hello first")  # it may be a large Submit of a forgotten one
+                return
             message = decode(header)
             handler = self._on_message.get(type(message))
             if type(message) is messages.Hello:
@@ -126,7 +127,7 @@ class NodeAgent:
                 num_steps=num_steps,
                 last_step_age_s=last_step_age_s,
                 models=self.work.models(route[0]),
-                facts=work.facts.snapshot(work.pool.workers, self.config, now),
+                facts=work.measured(now),
             ),
             (),
         )
@@ -138,16 +139,16 @@ class NodeAgent:
             raise BadMessage("Submit", f"{len(submit.requests)} requests in one batch, at most {self.config.max_batch}")
         codec = "zstd" if "zstd" in submit.codecs else ""
         accepted = []
-        is_limited = not self.requesters.is_broker(route[0])
+        is_broker = self.requesters.is_broker(route[0])
         inline_bytes = 0
         for head, body in zip(submit.requests, parts, strict=True):
             num_bytes = bodies.stated_bytes(body)
             is_short = num_bytes < IN_THREAD_FROM_BYTES and inline_bytes + num_bytes <= INLINE_BYTES
             inline_bytes += num_bytes if is_short else 0
             request = ActiveRequest(route, head, self.work.requests.new_engine_id(), now, codec, num_bytes=num_bytes)
-            if self.work.take_in(request, body, now, inline=is_short, is_limited=is_limited):
+            if self.work.take_in(request, body, now, inline=is_short, is_limited=not is_broker):
                 accepted.append(head.request_id)
-        if accepted:
+        if accepted and not is_broker:
             self._send(route, messages.Accepted(tuple(accepted)), ())
         self.work.pool.feed(now)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import socket
 import uuid
 from dataclasses import dataclass
@@ -14,13 +13,15 @@ from mesh.codec import MAX_PARTS
 from mesh.discovery.addresses import BadAddress, Endpoint, parse_endpoint
 from mesh.errors import ConfigError
 from mesh.home import home_folder
+from mesh.metrics.address import check_metrics_address
 from mesh.options import option
-from node.devices import devices_for
+from node.devices import WorkerDevices, find_gpus, share_out
 from node.engine.base import EngineOptions
+from node.engine.quantization import METHODS
+from node.engine.synthetic import PRESETS
 
 DEFAULT_PORT = 5560
 DEFAULT_BIND = f"*:{DEFAULT_PORT}"
-_SYNTHETIC = re.compile(r"([a-z_]+)=([-+.0-9e]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +30,49 @@ class NodeConfig:
 
     model: str = option(
         "microsoft/Phi-3-mini-4k-instruct",
-        help="what to serve: a Hugging Face name, a folder, or 'demo'",
+        help="what to serve: a Hugging Face name, a folder, a .gguf file, or 'demo'",
         metavar="NAME",
     )
     served_name: str = option("", help="the name that callers use; default: the model's", metavar="NAME")
-    engine: str = option("transformers", help="what runs the model", choices=("transformers", "synthetic"))
+    engine: str = option("transformers", help="what runs the model", choices=("transformers", "vllm", "synthetic"))
     device: str = option(
         "auto", help="auto (every GPU, or the CPU), cpu, cuda, cuda:1, or several: cuda:0,cuda:1", metavar="DEVICE"
     )
-    dtype: str = option("auto", help="auto, float32, bfloat16 or float16", metavar="TYPE")
-    slots: int = option(
-        0, help="sequences that run at the same time on each device; 0: from the cache size", metavar="N"
+    parallel: str = option(
+        "data",
+        help="with several GPUs: data, one worker for each; auto, one for all, for a model that is too big for one GPU",
+        choices=("data", "auto"),
     )
-    memory_fraction: float = option(0.9, help="share of the free device memory for the KV cache", metavar="X")
+    tensor_parallel: int = option(1, help="GPUs that share each layer of the model, in each worker", metavar="N")
+    dtype: str = option("auto", help="auto, float32, bfloat16 or float16", metavar="TYPE")
+    quantize: str = option("none", help="make the weights smaller while loading them", choices=METHODS)
+    slots: int = option(
+        0,
+        help="sequences that run at the same time in each worker; auto: from the cache size",
+        words={"auto": 0},
+        metavar="N",
+    )
+    memory_fraction: float = option(
+        0.9, help="share of the free device memory for the KV cache; on a CPU up to 0.25", metavar="X"
+    )
     max_model_len: int = option(0, help="prompt + generated tokens of one request; 0: the model's own", metavar="N")
     max_batch_tokens: int = option(0, help="tokens in one engine step; 0: the engine's choice", metavar="N")
     page_size: int = option(0, help="tokens in one page of the KV cache; 0: the engine's choice", metavar="N")
     batch_delay_s: float = option(
         0.0, flag="--batch-delay", help="seconds that an idle engine waits for company to a first request", metavar="S"
     )
+    target_itl_s: float = option(
+        0.0,
+        flag="--target-itl",
+        help="seconds between two tokens of a request to hold, by running fewer requests at once; 0: run all slots",
+        metavar="S",
+    )
     trust_remote_code: bool = option(False, help="run Python code that comes with the model (dangerous)")
-    synthetic: tuple[str, ...] = option((), help="numbers of the synthetic engine, as name=value", metavar="NAME=X")
+    synthetic: tuple[str, ...] = option(
+        (),
+        help="the pace of a GPU without one, a10g, a100 or h200; or one number of it as name=value",
+        metavar="GPU|NAME=X",
+    )
     bind: str = option(DEFAULT_BIND, help="where to listen; port 0: any free one", metavar="HOST:PORT")
     advertise: tuple[str, ...] = option(
         (), help="address to tell others, on a host with several", metavar="HOST[:PORT]"
@@ -77,20 +100,32 @@ class NodeConfig:
     heartbeat_s: float = option(0.5, flag="--heartbeat", help="seconds between two heartbeats", metavar="S")
     liveness: int = option(3, help="heartbeats that may be missed", metavar="N")
     stall_s: float = option(60.0, flag="--stall", help="restart a worker that makes no step for so long", metavar="S")
+    metrics_port: int = option(
+        0, help="show metrics to Prometheus here, at /metrics, to whoever can reach it; 0: no", metavar="PORT"
+    )
+    metrics_host: str = option("", help="the interface for that; default: the one of --bind", metavar="HOST")
     home: Path | None = option(
         None, help="folder for models; default: PHI3_MESH_HOME or the user's cache", metavar="FOLDER"
     )
     log_level: str = option("info", help="how much to say", choices=("debug", "info", "warning", "error"))
 
     def __post_init__(self) -> None:
+        if presets := [item for item in self.synthetic if "=" not in item]:  # short for --engine and --device
+            object.__setattr__(self, "engine", "synthetic")
+            object.__setattr__(self, "device", ",".join(presets))
         at_least = {"slots": 0, "max_model_len": 0, "max_batch_tokens": 0, "page_size": 0, "max_waiting": 1}
         at_least |= {"max_batch": 1, "max_body_bytes": 1024, "liveness": 1, "max_connections": 1}
+        at_least |= {"tensor_parallel": 1}
         at_least |= {"max_waiting_bytes": 1024, "max_requests_per_client": 1, "max_bytes_per_client": 1024}
         for field, lowest in at_least.items():
             if getattr(self, field) < lowest:
                 raise ConfigError(f"--{field.replace('_', '-')}: must be at least {lowest}, not {getattr(self, field)}")
         if self.max_batch > MAX_PARTS:
             raise ConfigError(f"--max-batch: must be at most {MAX_PARTS}, not {self.max_batch}")
+        if self.parallel == "auto" and self.tensor_parallel > 1:
+            raise ConfigError("--parallel auto: spreads the layers, --tensor-parallel splits each of them: choose one")
+        if self.quantize != "none" and self.tensor_parallel > 1:
+            raise ConfigError("--quantize: does not go with --tensor-parallel; --parallel auto does")
         if not 0 < self.memory_fraction <= 1:
             raise ConfigError(f"--memory-fraction: must be above 0 and at most 1, not {self.memory_fraction}")
         for flag, seconds in (("--heartbeat", self.heartbeat_s), ("--stall", self.stall_s)):
@@ -98,10 +133,13 @@ class NodeConfig:
                 raise ConfigError(f"{flag}: must be above 0 s, not {seconds}")
         if not 0 <= self.batch_delay_s <= 1:
             raise ConfigError(f"--batch-delay: must be from 0 to 1 second, not {self.batch_delay_s}")
+        if not 0 <= self.target_itl_s <= 10:
+            raise ConfigError(f"--target-itl: must be from 0 to 10 seconds, not {self.target_itl_s}; 0.02 is 20 ms")
         try:
             parse_endpoint(self.bind, default_port=DEFAULT_PORT, bind=True)
         except BadAddress as error:
             raise ConfigError(f"--bind: {error}") from None
+        check_metrics_address(self.metrics_host, self.metrics_port)
         self.synthetic_numbers()
 
     @property
@@ -135,15 +173,19 @@ class NodeConfig:
         """Raises ConfigError."""
         numbers = {}
         for item in self.synthetic:
-            form = _SYNTHETIC.fullmatch(item)
-            if form is None:
-                raise ConfigError(f"--synthetic: {item!r} is not NAME=NUMBER")
-            numbers[form[1]] = float(form[2])
+            name, equals, number = item.partition("=")
+            if not equals:
+                if name not in PRESETS:
+                    raise ConfigError(f"--synthetic: no GPU is called {item!r}: {', '.join(PRESETS)}, or NAME=NUMBER")
+                continue
+            try:
+                numbers[name] = float(number)
+            except ValueError:
+                raise ConfigError(f"--synthetic: {item!r} is not NAME=NUMBER") from None
         return numbers
 
     def worker_options(self) -> list[tuple[str, EngineOptions]]:
-        """One worker for each device: its name and what it is told."""
-        devices = devices_for(self.device) if self.engine == "transformers" else [self.device]
+        """Each worker's name and what it is told. Raises ConfigError when the devices cannot be shared out so."""
         common = EngineOptions(
             engine=self.engine,
             model=self.model,
@@ -154,6 +196,17 @@ class NodeConfig:
             max_batch_tokens=self.max_batch_tokens,
             page_size=self.page_size,
             trust_remote_code=self.trust_remote_code,
+            tensor_parallel=self.tensor_parallel,
+            parallel=self.parallel,
+            quantize=self.quantize,
             synthetic=self.synthetic_numbers(),
         )
-        return [(f"w{i}", dataclasses.replace(common, device=device)) for i, device in enumerate(devices)]
+        return [
+            (f"w{i}", dataclasses.replace(common, device=one.device, visible_devices=one.visible))
+            for i, one in enumerate(self._worker_devices())
+        ]
+
+    def _worker_devices(self) -> list[WorkerDevices]:
+        if self.engine == "synthetic":  # its devices are speeds
+            return [WorkerDevices(device.strip()) for device in self.device.split(",")]
+        return share_out(self.device, find_gpus(), tensor_parallel=self.tensor_parallel, parallel=self.parallel)

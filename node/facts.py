@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
-from mesh.messages import NodeFacts
+from mesh.messages import DeviceFacts, NodeFacts
 from mesh.version import __version__
 from node.config import NodeConfig
 from node.pool import Worker, WorkerPool
@@ -13,6 +15,21 @@ from node.pool import Worker, WorkerPool
 WINDOW_S = 5.0
 _BUCKET_S = 0.25
 _NUM_LATENCIES = 256
+_NUM_GAPS = 1024
+_KEPT_S = 0.2  # quantiles are made this often at most, however many requesters ping
+
+
+class Listener(Protocol):
+    """Hears of every duration that a request spends here, in seconds: for histograms."""
+
+    def observe_queue(self, seconds: float) -> None:
+        """From admission to the worker's hands."""
+
+    def observe_first_token(self, seconds: float) -> None:
+        """From admission to the first token."""
+
+    def observe_inter_token(self, seconds: float) -> None:
+        """From one token to the next of the same request."""
 
 
 class Rate:
@@ -38,18 +55,71 @@ class Rate:
         return sum(amount for _, amount in recent) / max(now - recent[0][0], _BUCKET_S)
 
 
+class Gaps:
+    """Times between tokens: those of the last WINDOW_S before the newest, at most _NUM_GAPS. All requests of a step
+    waited equally long for it but for a few, so each entry is a gap with how many had it."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[float, float, int]] = deque(maxlen=_NUM_GAPS)  # at, gap, count
+        self._made_at = float("-inf")
+        self._made: list[float] = []
+
+    def add(self, gaps: Mapping[float, int], now: float) -> None:
+        self._entries.extend((now, gap, count) for gap, count in gaps.items())
+        while self._entries and self._entries[0][0] < now - WINDOW_S:
+            self._entries.popleft()
+
+    def quantiles(self, fractions: Sequence[float], now: float) -> list[float]:
+        """0 for each while there is none. Asked for by every heartbeat of everybody, so kept for _KEPT_S."""
+        if now - self._made_at >= _KEPT_S:
+            self._made_at, self._made = now, self._quantiles(fractions)
+        return self._made
+
+    def _quantiles(self, fractions: Sequence[float]) -> list[float]:
+        counts: Counter[float] = Counter()
+        for _, gap, count in self._entries:
+            counts[gap] += count
+        ordered, total = sorted(counts), counts.total()
+        found: list[float] = []
+        passed, index = 0, 0
+        for fraction in fractions:  # in rising order
+            while index < len(ordered) - 1 and passed + counts[ordered[index]] <= fraction * total:
+                passed += counts[ordered[index]]
+                index += 1
+            found.append(ordered[index] if ordered else 0.0)
+        return found
+
+
 class Facts:
-    """Counts and times. Decides nothing."""
+    """Counts and times. Decides nothing.
+
+    `gpus` says what the driver knows of the GPUs of this node; `listener` hears of every duration.
+    """
 
     def __init__(self, started_at: float) -> None:
+        self.gpus: Callable[[], tuple[DeviceFacts, ...]] = tuple
+        self.listener: Listener | None = None
         self._started_at = started_at
         self._tokens = Rate()
         self._finished = Rate()
         self._busy: dict[str, tuple[float, Rate]] = {}
         self._ttft: deque[float] = deque(maxlen=_NUM_LATENCIES)
+        self._gaps = Gaps()
 
-    def first_token(self, after_s: float) -> None:
+    def first_token(self, after_s: float, queue_s: float) -> None:
+        """After `after_s` since its admission, of which a request waited `queue_s` for a place in a worker."""
         self._ttft.append(after_s)
+        if self.listener is not None:
+            self.listener.observe_queue(queue_s)
+            self.listener.observe_first_token(after_s)
+
+    def inter_token(self, gaps: Mapping[float, int], now: float) -> None:
+        """The gaps that one engine step ended, each with the number of requests that had it."""
+        self._gaps.add(gaps, now)
+        if self.listener is not None:
+            for gap, count in gaps.items():
+                for _ in range(count):
+                    self.listener.observe_inter_token(gap)
 
     def tokens(self, num_tokens: int, now: float) -> None:
         self._tokens.add(num_tokens, now)
@@ -79,11 +149,21 @@ class Facts:
         """Why a worker is not ready; empty when all are."""
         return "; ".join(worker.note for worker in workers if worker.info is None and worker.note)
 
-    def snapshot(self, workers: Sequence[Worker], config: NodeConfig, now: float) -> NodeFacts:
+    def snapshot(
+        self,
+        workers: Sequence[Worker],
+        config: NodeConfig,
+        now: float,
+        *,
+        counters: Mapping[str, int] = MappingProxyType({}),
+        concurrency_note: str = "",
+    ) -> NodeFacts:
         infos = [worker.info for worker in workers if worker.info is not None]
         all_stats = [worker.stats for worker in workers if worker.stats is not None]
         ttft = sorted(self._ttft)
         busy = [rate.per_s(now) for _, rate in self._busy.values()]
+        itl_p50_s, itl_p99_s = self._gaps.quantiles((0.50, 0.99), now)
+        restarts = sum(max(0, worker.num_starts - 1) for worker in workers)
         return NodeFacts(
             engine=config.engine,
             device=", ".join(dict.fromkeys(info.device for info in infos)) or config.device,
@@ -96,8 +176,29 @@ class Facts:
             memory_total_bytes=sum(stats.memory_total_bytes for stats in all_stats),
             busy_fraction=min(1.0, sum(busy) / len(busy)) if busy else 0.0,
             uptime_s=now - self._started_at,
-            note=self.note(workers)[:1000],
+            note="; ".join(filter(None, [self.note(workers), concurrency_note]))[:1000],
+            itl_p50_s=itl_p50_s,
+            itl_p99_s=itl_p99_s,
+            target_itl_s=config.target_itl_s,
+            devices=self._devices(workers, now),
+            counters=tuple(sorted({**counters, "worker_restarts": restarts}.items())),
         )
+
+    def _devices(self, workers: Sequence[Worker], now: float) -> tuple[DeviceFacts, ...]:
+        """GPUs as their driver sees them. What has no driver to ask, such as the CPU, is as busy as its engine."""
+        infos = [worker.info for worker in workers if worker.info is not None]
+        gpus = self.gpus() if not infos or any(info.device.startswith("cuda") for info in infos) else ()
+        devices = list(gpus)
+        for worker in workers:
+            if worker.info is None or worker.stats is None:
+                continue
+            is_gpu = worker.info.device.startswith("cuda")
+            if is_gpu and gpus:
+                continue
+            busy = self._busy[worker.name][1].per_s(now) if worker.name in self._busy and not is_gpu else 0.0
+            memory = worker.stats.memory_used_bytes, worker.stats.memory_total_bytes
+            devices.append(DeviceFacts(worker.info.device, min(1.0, busy), *memory))
+        return tuple(devices)
 
 
 def _quantile(ordered: Sequence[float], fraction: float) -> float:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from node.concurrency import Concurrency
 from node.engine.base import EngineInfo, EngineRequest, EngineStats
 from node.requests import ActiveRequest
 
@@ -34,6 +35,10 @@ class Worker(Protocol):
     def note(self) -> str:
         """What it is doing, or why it is not ready, in words."""
 
+    @property
+    def num_starts(self) -> int:
+        """Processes so far, the first one included."""
+
     def submit(self, requests: Sequence[EngineRequest]) -> None: ...
 
     def cancel(self, engine_ids: Sequence[int]) -> None: ...
@@ -42,8 +47,9 @@ class Worker(Protocol):
 class WorkerPool:
     """Who waits, and what each worker has. `feed` is the only place where work is handed out."""
 
-    def __init__(self, workers: Sequence[Worker], *, batch_delay_s: float = 0.0) -> None:
+    def __init__(self, workers: Sequence[Worker], concurrency: Concurrency, *, batch_delay_s: float = 0.0) -> None:
         self.workers = tuple(workers)
+        self._concurrency = concurrency
         self._batch_delay_s = batch_delay_s
         self._waiting: deque[ActiveRequest] = deque()
         self._running: dict[str, set[int]] = {worker.name: set() for worker in workers}
@@ -54,7 +60,8 @@ class WorkerPool:
 
     @property
     def slots_total(self) -> int:
-        return sum(worker.info.slots for worker in self.workers if worker.info is not None)
+        """Sequences that may run at the same time: all slots, or as many as the target of the node allows."""
+        return sum(self._concurrency.limit(worker) for worker in self.ready)
 
     @property
     def num_waiting(self) -> int:
@@ -63,6 +70,9 @@ class WorkerPool:
     @property
     def num_running(self) -> int:
         return sum(map(len, self._running.values()))
+
+    def num_running_at(self, worker: Worker) -> int:
+        return len(self._running[worker.name])
 
     def add(self, request: ActiveRequest) -> None:
         self._waiting.append(request)
@@ -86,6 +96,7 @@ class WorkerPool:
         for worker in self._free_slots():
             request = self._waiting.popleft()
             request.worker = worker
+            request.submitted_at = now
             self._running[worker.name].add(request.engine_id)
             given.setdefault(worker.name, []).append(request)
         for worker in self.workers:
@@ -109,22 +120,13 @@ class WorkerPool:
             yield self.workers[min(free)[1]]
 
     def _load(self, worker: Worker) -> float:
-        assert worker.info is not None
-        return len(self._running[worker.name]) / worker.info.slots
+        return len(self._running[worker.name]) / self._concurrency.limit(worker)
 
     def _has_room(self, worker: Worker) -> bool:
-        # A few more than its slots: the next request is then in the engine before a slot falls free.
-        return worker.info is not None and len(self._running[worker.name]) < worker.info.slots + prefetch(
-            worker.info.slots
-        )
+        return len(self._running[worker.name]) < self._concurrency.room(worker)
 
     def _gathering(self, now: float) -> bool:
         """With a batch delay, an idle engine waits a little for company before it starts."""
         if not self._batch_delay_s or self.num_running or len(self._waiting) >= self.slots_total:
             return False
         return now < self._waiting[0].accepted_at + self._batch_delay_s
-
-
-def prefetch(slots: int) -> int:
-    """How many requests an engine may hold beyond its slots."""
-    return max(1, slots // 8)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mesh.log_budget import LogBudget
-from mesh.messages import Hello
+from mesh.messages import ROLES, Hello
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,14 @@ class Requesters:
     @property
     def users(self) -> set[str]:
         return {r.user for r in self._by_hop.values()}
+
+    def brokers(self) -> list[Requester]:
+        return [r for r in self._by_hop.values() if r.role == "broker"]
+
+    def num_by_role(self) -> dict[str, int]:
+        """Of each role, those there are none of too."""
+        counted = Counter(r.role for r in self._by_hop.values())
+        return {role: counted[role] for role in ROLES}
 
     def heard(self, hop: bytes, now: float) -> bool:
         """Renew the lease. False for a connection that has not said Hello."""

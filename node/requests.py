@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,17 +32,21 @@ class ActiveRequest:
     accepted_at: float
     codec: str  # what its client accepts in answers: "" or "zstd"
     request: WireRequest | None = None  # None until it is prepared
-    prompt_ids: list[int] = field(default_factory=list)
+    prompt_ids: array[int] = field(default_factory=lambda: array("I"))
     stop_token_ids: tuple[int, ...] = ()
     text: TextStream | None = None
+    wants_logprobs: bool = False
     worker: Worker | None = None  # None while it waits for a slot
+    submitted_at: float = 0.0  # to its worker; 0 while it waits
     first_token_at: float | None = None
+    last_token_at: float = 0.0
     num_generated: int = 0  # over all attempts
     num_cached: int = 0
     # Generated and not sent yet:
     unsent_ids: list[int] = field(default_factory=list)
     unsent_text: list[str] = field(default_factory=list)
     unsent_logprobs: list[float] = field(default_factory=list)
+    unsent_pieces: list[bytes] = field(default_factory=list)  # only beside logprobs
     end: End | None = None
     num_bytes: int = 0  # what is held for it; `RequestTable.resize` changes it
 
@@ -65,6 +70,7 @@ class ActiveRequest:
         self.prompt_ids = prepared.prompt_ids
         self.stop_token_ids = prepared.stop_token_ids
         self.text = prepared.text
+        self.wants_logprobs = prepared.request.logprobs
         self.num_generated = len(prepared.request.resume)
 
     @property
@@ -81,7 +87,7 @@ class ActiveRequest:
         assert request is not None
         return EngineRequest(
             request_id=self.engine_id,
-            token_ids=[*self.prompt_ids, *request.resume],
+            token_ids=self.prompt_ids + array("I", request.resume),
             max_tokens=request.max_tokens - len(request.resume),
             temperature=request.temperature,
             top_p=request.top_p,
@@ -95,11 +101,14 @@ class ActiveRequest:
     def take_output(self, output: StepOutput) -> bool:
         """Add what a step produced. True when a stop string ended the text, so the engine must be told to stop."""
         assert self.text is not None
+        pieces = self.text.pieces(output.token_ids) if self.wants_logprobs else ()
         delta = self.text.push(output.token_ids)
         self.num_generated += delta.num_tokens
         self.num_cached = max(self.num_cached, output.num_cached)
         self.unsent_ids.extend(output.token_ids[: delta.num_tokens])
-        self.unsent_logprobs.extend(output.logprobs[: delta.num_tokens])
+        if self.wants_logprobs:
+            self.unsent_logprobs.extend(output.logprobs[: delta.num_tokens])
+            self.unsent_pieces.extend(pieces[: delta.num_tokens])
         if delta.text:
             self.unsent_text.append(delta.text)
         return delta.stopped
@@ -108,29 +117,35 @@ class ActiveRequest:
         """Write the ending; what text was held back is certain now."""
         assert self.text is not None
         self.unsent_text.append(self.text.finish())
+        stop_string = self.text.stop_string
         self.end = End(
-            finish_reason=reason,
+            finish_reason="stop" if stop_string else reason,
             prompt_tokens=len(self.prompt_ids),
             completion_tokens=self.num_generated,
             cached_tokens=self.num_cached,
             node=node,
             model=model,
             engine_ttft_s=(self.first_token_at or self.accepted_at) - self.accepted_at,
+            stop_string=stop_string,
         )
 
     def take_entry(self) -> TokenEntry:
         """Everything unsent, as one entry of a Tokens message."""
         ids, self.unsent_ids = self.unsent_ids, []
         text, self.unsent_text = "".join(self.unsent_text), []
-        logprobs, self.unsent_logprobs = self.unsent_logprobs, []
+        logprobs = pieces = None
+        if self.wants_logprobs:
+            logprobs, self.unsent_logprobs = self.unsent_logprobs, []
+            pieces, self.unsent_pieces = self.unsent_pieces, []
         return TokenEntry(
             request_id=self.head.request_id,
             attempt=self.head.attempt,
             index=self.num_generated - len(ids),
             token_ids=ids,
             text=text,
-            logprobs=logprobs if self.request is not None and self.request.logprobs else None,
+            logprobs=logprobs,
             end=self.end,
+            pieces=pieces,
         )
 
 

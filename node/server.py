@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -34,7 +34,11 @@ from node.engine.base import StepOutput
 from node.prepare import Prepared
 from node.requests import Route
 from node.supervisor import WorkerProcess
+from node.telemetry_nvml import gpu_telemetry
 from node.text.tokenizer import TextCodec, TokenizerError, load_tokenizer
+
+if TYPE_CHECKING:
+    from node.metrics import NodeMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +64,8 @@ class NodeServer:
         """Serve. Raises ConfigError when the address cannot be bound."""
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
+        self._metrics = self._make_metrics()
+        self._telemetry = gpu_telemetry(self.config)
         self._handle_signals()  # before anything takes time: whoever stops a starting node wants it gone as well
         self._access = server_access(
             self._context,
@@ -86,6 +92,12 @@ class NodeServer:
                 now=self._loop.time(),
             )
             self._link = server_link(socket, self._access.gatekeeper, self._on_frames, self._rearm)
+            if self._telemetry is not None:
+                self.agent.work.facts.gpus = self._telemetry.latest
+                self._telemetry.start()
+            if self._metrics is not None:
+                self._metrics.start(self.agent, self._workers)
+                logger.info("metrics url=%s", self._metrics.url)
             session = await self._advertise()
             tasks = [asyncio.create_task(worker.run(), name=worker.name) for worker in self._workers]
             self._beat()
@@ -100,6 +112,14 @@ class NodeServer:
         self._stopped.set()
 
     # --- starting and leaving -----------------------------------------------------------------------------------------
+
+    def _make_metrics(self) -> NodeMetrics | None:
+        """With its port bound: whoever named one that is taken should hear it before anything else has begun."""
+        if not self.config.metrics_port:
+            return None
+        from node.metrics import NodeMetrics  # costs time that only those pay who want it
+
+        return NodeMetrics(self.config)
 
     def _make_workers(self, folder: Path) -> list[WorkerProcess]:
         return [
@@ -164,6 +184,10 @@ class NodeServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._preparing.shutdown(wait=False, cancel_futures=True)
         self._link.close(linger_s=LEAVE_WITHIN_S)
+        if self._metrics is not None:
+            await self._metrics.stop()
+        if self._telemetry is not None:
+            self._telemetry.stop()
         self._access.close()
         await asyncio.to_thread(self._context.term)
         logger.info("stopped name=%s", self.config.name)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def lone_node_report(agent: NodeAgent, now: float) -> StatusReport:
     """Everything that this node knows."""
     config, work = agent.config, agent.work
-    facts = work.facts.snapshot(work.pool.workers, config, now)
+    facts = work.measured(now)
     model_reports = tuple(
         ModelReport(
             name=model.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import random
 import sys
@@ -67,6 +68,7 @@ class WorkerProcess:
         self._heard_at = 0.0
         self._ready_at = 0.0
         self._reason = ""
+        self._last_failure = ""  # why the process before this one ended, until this one is ready
         self._is_stopping = False
         self._is_connected = False
         self._has_work = False
@@ -106,6 +108,7 @@ class WorkerProcess:
             served_s = self._loop.time() - self._ready_at if self.info is not None else 0.0
             delay_s = FIRST_DELAY_S if served_s > STEADY_AFTER_S else min(MAX_DELAY_S, delay_s * 2)
             self._report_loss()
+            self._last_failure = self._reason
             wait_s = delay_s * random.uniform(0.5, 1.0)
             self.note = f"{self._reason}; starting again in {wait_s:.1f} s"
             await asyncio.sleep(wait_s)
@@ -122,7 +125,7 @@ class WorkerProcess:
         self._reason = ""
         self._has_work = False
         self._is_connected = False
-        self.note = "starting"
+        self._note("starting")
         address = f"ipc://{self._folder}/{self.name}-{self.num_starts}"
         socket = self._context.socket(zmq.PAIR)
         socket.sndhwm = socket.rcvhwm = 0  # bounded by the slots; a step must never wait
@@ -195,17 +198,28 @@ class WorkerProcess:
                 self._has_work = bool(stats.num_running or stats.num_waiting)
                 self._on_stats(self)
             case ipc.Progress(text):
-                self.note = text
+                self._note(text)
                 logger.info("loading worker=%s %s", self.name, text)
             case ipc.Ready(info):
                 self.info = info
-                self.note = ""
+                self.note = self._last_failure = ""
                 self._ready_at = self._loop.time()
+                self._keep_device(info)
                 self._on_ready(self)
             case ipc.Fatal(reason):
                 self._reason = reason
             case other:
                 logger.warning("unexpected_message worker=%s kind=%s", self.name, type(other).__name__)
+
+    def _note(self, text: str) -> None:
+        """What it does, and why it has to do it again: a worker that fails time and again is seldom seen failing."""
+        self.note = f"{text} (before: {self._last_failure})" if self._last_failure else text
+
+    def _keep_device(self, info: EngineInfo) -> None:
+        """What found a GPU by itself is to have a GPU for good. One that was lost would be found missing by the next
+        process, which would take the CPU, be a hundred times as slow, and still be given work."""
+        if self._options.device == "auto" and info.device.startswith("cuda"):
+            self._options = dataclasses.replace(self._options, device="cuda:0")
 
 
 def _describe_exit(code: int) -> str:

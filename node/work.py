@@ -11,7 +11,8 @@ from functools import partial
 
 from mesh import bodies, messages
 from mesh.errors import RequestError
-from mesh.messages import Message, ModelLoad, RequestHead
+from mesh.messages import Message, ModelLoad, NodeFacts, RequestHead
+from node.concurrency import Concurrency
 from node.config import NodeConfig
 from node.engine.base import StepOutput
 from node.facts import Facts
@@ -46,7 +47,8 @@ class Work:
     ) -> None:
         self.config = config
         self.requests = RequestTable()
-        self.pool = WorkerPool(workers, batch_delay_s=config.batch_delay_s)
+        self.concurrency = Concurrency(config.target_itl_s)
+        self.pool = WorkerPool(workers, self.concurrency, batch_delay_s=config.batch_delay_s)
         self.outbox = Outbox()
         self.facts = Facts(started_at=now)
         self.counters: Counter[str] = Counter()
@@ -142,6 +144,9 @@ class Work:
     def _start(self, request: ActiveRequest, prepared: Prepared, now: float) -> None:
         request.start(prepared)
         self.requests.resize(request, prepared.num_bytes)
+        if request.num_generated:
+            self.counters["resumed_requests"] += 1
+            self.counters["resumed_tokens"] += request.num_generated
         if request.ended_earlier:
             self._finish(request, "stop", now)
         else:
@@ -201,20 +206,41 @@ class Work:
         self.hand_over(self.requests.of_worker(worker), reason, now)
 
     def take_outputs(self, outputs: Iterable[StepOutput], now: float) -> None:
-        """What one engine step produced."""
+        """What one step of one engine produced."""
+        gaps: Counter[float] = Counter()  # since the last token -> how many requests waited so long
+        worker: Worker | None = None
         for output in outputs:
             request = self.requests.by_engine_id(output.request_id)
-            if request is not None:  # else cancelled: its last step was under way
-                self._take_output(request, output, now)
+            if request is None:  # cancelled: its last step was under way
+                continue
+            worker = request.worker
+            if request.first_token_at is not None and output.token_ids:
+                gaps[now - request.last_token_at] += 1
+            self._take_output(request, output, now)
+        self.facts.inter_token(gaps, now)
         self.pool.feed(now)
+        if worker is not None and self.concurrency.after_step(worker, gaps, self.pool, now):
+            self.pool.feed(now)
         self.flush(now)
+
+    def _first_token(self, request: ActiveRequest, num_cached: int, now: float) -> None:
+        """Its prefill is done."""
+        request.first_token_at = now
+        self.facts.first_token(now - request.accepted_at, max(0.0, request.submitted_at - request.accepted_at))
+        num_prompt, num_resumed = len(request.prompt_ids), request.num_generated
+        self.counters["prompt_tokens"] += num_prompt
+        self.counters["cached_tokens"] += num_cached
+        if num_resumed:
+            self.counters["recomputed_tokens"] += num_prompt + num_resumed - num_cached
 
     def _take_output(self, request: ActiveRequest, output: StepOutput, now: float) -> None:
         is_first = request.first_token_at is None and len(output.token_ids) > 0
         if is_first:
-            request.first_token_at = now
-            self.facts.first_token(now - request.accepted_at)
+            self._first_token(request, output.num_cached, now)
+        request.last_token_at = now
+        num_before = request.num_generated
         stopped = request.take_output(output)
+        self.counters["generated_tokens"] += request.num_generated - num_before
         reason = "stop" if stopped else output.finish_reason
         if reason in ("error", "cancelled"):
             # Nobody here cancelled it, or it would be gone from the table: the engine gave it up by itself.
@@ -271,6 +297,12 @@ class Work:
                     self._end(request, "handed_over")
             ids = tuple((request.head.request_id, request.head.attempt) for request in group)
             self._say_the_last_word(route, messages.Lost(ids, self.config.name, reason), now)
+
+    def measured(self, now: float) -> NodeFacts:
+        """What a Pong and a report say of this node beside its load."""
+        workers = self.pool.workers
+        note = self.concurrency.note(workers)
+        return self.facts.snapshot(workers, self.config, now, counters=self.counters, concurrency_note=note)
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

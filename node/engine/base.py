@@ -99,9 +99,9 @@ class Engine(Protocol):
 class EngineOptions:
     """What a worker process is told: plain data, so that it travels over a pipe as msgpack."""
 
-    engine: str = "transformers"  # "transformers" or "synthetic"
+    engine: str = "transformers"  # one of node.engine.factory.ENGINES
     model: str = "microsoft/Phi-3-mini-4k-instruct"  # a hub name, a folder, or "demo"
-    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", …
+    device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", …; "cuda:0,cuda:1" for a worker that spans several
     dtype: str = "auto"
     slots: int = 0  # 0 = from the cache size
     memory_fraction: float = 0.9  # of the free device memory, for the KV cache
@@ -109,4 +109,10 @@ class EngineOptions:
     max_batch_tokens: int = 0  # 0 = the engine's choice
     page_size: int = 0  # 0 = the engine's choice
     trust_remote_code: bool = False
+    tensor_parallel: int = 1  # GPUs (or CPU processes) that share each layer of the model
+    parallel: str = "data"  # "data": the whole model on each device; "auto": its layers spread over all GPUs
+    quantize: str = "none"  # how weights are quantised while loading; see `quantization.METHODS`
+    # For CUDA_VISIBLE_DEVICES, which the worker sets before the engine is made: the engine then sees these GPUs alone,
+    # and its `device` counts them from 0. "" = all GPUs of the host.
+    visible_devices: str = ""
     synthetic: dict[str, float] = field(default_factory=dict)  # timing of the synthetic engine, by parameter name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers.generation.continuous_batching.continuous_api import (
     ContinuousBatchProcessor,
     OutputRouter,
 )
+from transformers.generation.continuous_batching.distributed import DistributedHelper
 from transformers.generation.continuous_batching.model_runner import ModelRunner
 from transformers.generation.continuous_batching.requests import (
     FutureRequestState,
@@ -29,9 +31,7 @@ from transformers.generation.continuous_batching.requests import (
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
 
 from node.engine import cpu_attention
-from node.engine.sampling import Needs, choose_tokens, logprobs_of
-
-MIN_TEMPERATURE = 1e-4  # below this, dividing by it leaves the range of float32
+from node.engine.sampling import MIN_TEMPERATURE, Needs, choose_tokens, logprobs_of
 
 
 @dataclass(slots=True)
@@ -99,6 +99,10 @@ class SeededRunner(ModelRunner):  # type: ignore[misc]
     """Chooses tokens with `sampling.choose_tokens`. Replaces `_forward_process_and_sample`, which would take the log
     probabilities after the noise was added."""
 
+    def __init__(self, *args: Any, distributed_helper: DistributedHelper, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._distributed_helper = distributed_helper
+
     def _forward_process_and_sample(
         self,
         model: torch.nn.Module,
@@ -124,7 +128,11 @@ class SeededRunner(ModelRunner):  # type: ignore[misc]
             positions=positions.long(),
             needs=needs,
         )
-        output_ids[0, : tokens.size(0)].copy_(tokens)
+        chosen = output_ids[0, : tokens.size(0)]
+        chosen.copy_(tokens)
+        # Under tensor parallelism each rank has chosen, from logits that should be equal to the last bit. Should they
+        # not be, ranks would go on with different sequences, and wait for each other for ever: rank 0 decides.
+        self._distributed_helper.tp_broadcast_from_rank_0(chosen)
         if needs.logprobs:  # float bits in an int32 row: the library's own trick
             output_ids[1, : tokens.size(0)].copy_(logprobs_of(logits, tokens).view(torch.int32))
 
@@ -168,7 +176,7 @@ class SeededManager(ContinuousBatchingManager):  # type: ignore[misc]
         self,
         *args: Any,
         deliver: Callable[[list[GenerationOutput]], None],
-        on_death: Callable[[Exception], None],
+        on_death: Callable[[Exception], object],
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -207,6 +215,7 @@ class SeededManager(ContinuousBatchingManager):  # type: ignore[misc]
                 inputs_and_outputs=old.inputs_and_outputs,
                 do_sample=old.do_sample,
                 return_logprobs=old.return_logprobs,
+                distributed_helper=self.distributed_helper,
             )
         return processor
 
@@ -223,5 +232,6 @@ class SeededManager(ContinuousBatchingManager):  # type: ignore[misc]
         # The library answers every request with this error. They did nothing wrong: the worker dies and they are lost,
         # which their clients can repair; an answer would be final.
         self.output_router.is_muted = True
-        super()._handle_critical_error(error, batch_processor)
-        self._on_death(error)
+        self._on_death(error)  # first: the library goes on to tell the other ranks, which may be gone or never answer
+        with suppress(RuntimeError):
+            super()._handle_critical_error(error, batch_processor)

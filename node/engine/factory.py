@@ -10,11 +10,14 @@ from node.engine.base import Engine, EngineOptions
 Report = Callable[[str], None]
 """Takes one line of loading progress for the operator."""
 
-ENGINES = ("transformers", "synthetic")
+ENGINES = ("transformers", "vllm", "synthetic")
 
 
-def create_engine(options: EngineOptions, home: Path, report: Report = lambda line: None) -> Engine:
-    """An engine that is not started yet. Raises ValueError for a name that is not in `ENGINES`."""
+def create_engine(
+    options: EngineOptions, home: Path, report: Report = lambda line: None, scratch: Path | None = None
+) -> Engine:
+    """An engine that is not started yet. `scratch` is a folder for files that live as long as the process; None: one of
+    the system's. Raises ValueError for a name that is not in `ENGINES`."""
     if options.engine == "synthetic":
         from node.engine.synthetic import SyntheticEngine
 
@@ -22,5 +25,9 @@ def create_engine(options: EngineOptions, home: Path, report: Report = lambda li
     if options.engine == "transformers":
         from node.engine.transformers_engine import TransformersEngine
 
-        return TransformersEngine(options, home, report)
+        return TransformersEngine(options, home, report, scratch)
+    if options.engine == "vllm":
+        from node.engine.vllm_engine import VllmEngine
+
+        return VllmEngine(options, home, report)
     raise ValueError(f"unknown engine {options.engine!r}: choose one of {', '.join(ENGINES)}")

@@ -1,4 +1,5 @@
-"""Turns the name of a model into a folder of files: the demo model, a folder, or a name on the Hugging Face hub.
+"""Turns the name of a model into a folder of files: the demo model, a folder, a GGUF file, or a name on the Hugging
+Face hub.
 
 Imports neither torch nor transformers, so that the agent may use it too; only the demo model's conversion, once, does.
 """
@@ -19,10 +20,12 @@ _REMOTE_CODE = ("*.py",)
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A folder that holds config, safetensors and tokenizer, and which version of the model it is ("" = unknown)."""
+    """A folder that holds config, safetensors and tokenizer, and which version of the model it is ("" = unknown).
+    With `gguf`, the name of a file in the folder, that file holds everything."""
 
     path: Path
     revision: str
+    gguf: str = ""
 
 
 class ModelUnavailable(Exception):
@@ -32,8 +35,8 @@ class ModelUnavailable(Exception):
 def resolve_model(
     name: str, home: Path, report: Report = lambda line: None, trust_remote_code: bool = False
 ) -> ModelFiles:
-    """The files of `name`: "demo", a folder, or a hub name with an optional "@revision". Fetches what is missing, which
-    can take minutes; `report` gets a line for each long step. Raises `ModelUnavailable`."""
+    """The files of `name`: "demo", a folder, a .gguf file, or a hub name with an optional "@revision". Fetches what is
+    missing, which can take minutes; `report` gets a line for each long step. Raises `ModelUnavailable`."""
     if name == "demo":
         from node.engine.demo_model import demo_files
 
@@ -41,12 +44,21 @@ def resolve_model(
     folder = Path(name).expanduser()
     if folder.is_dir():
         return _local_files(folder, report)
-    if name.startswith((".", "/", "~")):
-        raise ModelUnavailable(f"there is no folder {folder}: check the path, or give a hub name such as owner/model")
+    if folder.suffix == ".gguf" and folder.is_file():
+        return _gguf_file(folder, report)
+    if folder.suffix == ".gguf" or name.startswith((".", "/", "~")):
+        what = "file" if folder.suffix == ".gguf" else "folder"
+        raise ModelUnavailable(f"there is no {what} {folder}: check the path, or give a hub name such as owner/model")
     return _hub_files(name, report, trust_remote_code)
 
 
 def _local_files(folder: Path, report: Report) -> ModelFiles:
+    ggufs = sorted(folder.glob("*.gguf"))
+    if ggufs and not any(folder.glob("*.safetensors")):
+        if len(ggufs) > 1:
+            names = ", ".join(path.name for path in ggufs)
+            raise ModelUnavailable(f"{folder} holds several GGUF files: give the path of one of {names}")
+        return _gguf_file(ggufs[0], report)
     if not (folder / "config.json").is_file():
         raise ModelUnavailable(f"{folder} holds no config.json: it is not the folder of a model")
     if not any(folder.glob("*.safetensors")):
@@ -56,6 +68,15 @@ def _local_files(folder: Path, report: Report) -> ModelFiles:
         )
     report(f"model folder {folder}")
     return ModelFiles(folder.resolve(), "")
+
+
+def _gguf_file(file: Path, report: Report) -> ModelFiles:
+    with file.open("rb") as opened:
+        if opened.read(4) != b"GGUF":
+            raise ModelUnavailable(f"{file} is no GGUF file, whatever its name says: download it again")
+    report(f"model file {file}")
+    file = file.resolve()
+    return ModelFiles(file.parent, "", file.name)
 
 
 def _hub_files(name: str, report: Report, trust_remote_code: bool) -> ModelFiles:

@@ -1,10 +1,9 @@
 """Decides where a model runs and how much of the device it may use: device, precision, cache, slots. Pure arithmetic
-over facts, except for the two functions that ask torch for them."""
+over facts, except where torch is asked for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,10 +19,10 @@ SHARE_OF_CONTEXT = 4  # a request is expected to fill a quarter of its context
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`device` is where the inputs go; `device_map` is "auto" when accelerate spreads the layers over several."""
+    """`device` is where the inputs go; `is_spread` when accelerate lays the layers over all GPUs of the process."""
 
     device: torch.device
-    device_map: str | None
+    is_spread: bool
     dtype: torch.dtype
 
     @property
@@ -31,27 +30,34 @@ class Placement:
         return str(self.device.type) == "cuda"
 
 
-def place(options: EngineOptions, model_bytes: int) -> Placement:
-    """Raises ValueError for a device or a precision that is not here."""
-    device, device_map = _device(options, model_bytes)
-    return Placement(device, device_map, _dtype(options.dtype, device))
+def place(options: EngineOptions, rank: int = 0) -> Placement:
+    """Where this process computes: `rank` chooses among the devices of a tensor-parallel group.
+
+    Raises ValueError for a device or a precision that is not here.
+    """
+    names = [name.strip() for name in options.device.split(",")]
+    devices = [_device(name) for name in names]  # all of them: what was given to this worker has to be there
+    device = devices[rank] if len(devices) > 1 and options.tensor_parallel > 1 else devices[0]
+    is_spread = options.parallel == "auto" and device.type == "cuda"
+    return Placement(device, is_spread, _dtype(options.dtype, device))
 
 
-def model_bytes(folder: Path) -> int:
-    """The size of the weights on disk: what they will need in memory, if their precision is kept."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+def describe_device(options: EngineOptions, device: torch.device) -> str:
+    """ "cuda:0 NVIDIA A100-SXM4-80GB", "cuda:0,cuda:1 NVIDIA A100-SXM4-80GB", "cpu", or "cpu (2 processes)"."""
+    if device.type == "cuda":
+        is_shared = options.tensor_parallel > 1 or options.parallel == "auto"
+        return f"{options.device if is_shared else device} {torch.cuda.get_device_name(device)}"
+    return f"{device} ({options.tensor_parallel} processes)" if options.tensor_parallel > 1 else str(device)
 
 
-def describe_device(device: torch.device) -> str:
-    """ "cuda:0 NVIDIA A100-SXM4-80GB", or "cpu"."""
-    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
-
-
-def cpu_cache_tokens(slots: int, max_model_len: int, bytes_per_token: int, free_bytes: int) -> int:
+def cpu_cache_tokens(
+    slots: int, max_model_len: int, bytes_per_token: int, free_bytes: int, memory_fraction: float = 1.0
+) -> int:
     """How many tokens the cache holds in main memory: enough for the slots, but a quarter of what is free at most,
-    because nothing says how much of it is ours to take."""
+    because nothing says how much of it is ours to take. A smaller `memory_fraction` is kept to."""
     wanted = max(slots * min(CPU_TOKENS_PER_SLOT, max_model_len), max_model_len)
-    return max(1, min(wanted, int(free_bytes * CPU_MEMORY_SHARE) // bytes_per_token))
+    share = min(CPU_MEMORY_SHARE, memory_fraction)
+    return max(1, min(wanted, int(free_bytes * share) // bytes_per_token))
 
 
 def cache_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
@@ -66,28 +72,26 @@ def choose_slots(asked: int, cache_tokens: int, max_model_len: int, is_cuda: boo
     if asked:
         return min(asked, MAX_SLOTS), "as asked for" if asked <= MAX_SLOTS else f"at most {MAX_SLOTS}"
     if not is_cuda:
-        return CPU_SLOTS, "the default on a CPU"
+        expected = min(CPU_TOKENS_PER_SLOT, max_model_len)
+        if cache_tokens >= CPU_SLOTS * expected:
+            return CPU_SLOTS, "the default on a CPU"
+        return max(1, cache_tokens // expected), f"{cache_tokens} cache tokens on a CPU, {expected} a request"
     expected = max(1, max_model_len // SHARE_OF_CONTEXT)
     slots = max(1, min(MAX_SLOTS, cache_tokens // expected))
     return slots, f"{cache_tokens} cache tokens, {expected} a request (1/{SHARE_OF_CONTEXT} of the context)"
 
 
-def _device(options: EngineOptions, model_bytes: int) -> tuple[torch.device, str | None]:
-    if options.device == "auto":
-        if not torch.cuda.is_available():
-            return torch.device("cpu"), None
-        device = torch.device("cuda:0")
-        free_bytes, _ = torch.cuda.mem_get_info(device)
-        fits = model_bytes < 0.9 * free_bytes
-        return device, None if fits or torch.cuda.device_count() == 1 else "auto"
-    device = torch.device(options.device)  # RuntimeError for nonsense
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    device = torch.device(name)  # RuntimeError for nonsense
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ValueError(f"device {options.device}: torch {torch.__version__} sees no GPU. Try --device cpu")
+            raise ValueError(f"device {name}: torch {torch.__version__} sees no GPU. Try --device cpu")
         device = torch.device("cuda", device.index or 0)
         if device.index >= torch.cuda.device_count():
             raise ValueError(f"device {device}: this host has {torch.cuda.device_count()} GPU(s), counted from 0")
-    return device, None
+    return device
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:

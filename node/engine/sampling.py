@@ -13,6 +13,7 @@ import torch
 from node.engine.noise import gumbel_noise
 
 FEW = 256  # tokens ranked at first, on a CPU
+MIN_TEMPERATURE = 1e-4  # below this, dividing by it leaves the range of float32
 
 
 @dataclass(frozen=True, slots=True)

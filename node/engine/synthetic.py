@@ -43,6 +43,8 @@ class Timing:
         )
 
 
+_WEIGHTS_BYTES, _TOKEN_BYTES = 7_600_000_000, 393_216
+
 # Phi-3-mini in bf16: 7.6 GB of weights, 393 kB of cache a token, 7.6 GFLOP a token. Bandwidth, compute (at half of the
 # data sheet) and memory of each card give its row; an estimate for planning, to be replaced by a measured row.
 PRESETS: dict[str, Timing] = {
@@ -163,15 +165,16 @@ class SyntheticEngine:
         with self._lock:
             num_waiting = len(self._submitted) + len(self._waiting)
             is_busy = bool(num_waiting or self._running)
+            num_cached = sum(s.num_given - s.num_unprefilled + s.num_tokens for s in self._running.values())
             return EngineStats(
                 steps=self._steps,
                 num_running=len(self._running),
                 num_waiting=num_waiting,
                 last_step_age_s=self._clock() - self._progress_at if is_busy else 0.0,
                 tokens_generated=self._tokens_generated,
-                cache_tokens_used=sum(s.num_given - s.num_unprefilled + s.num_tokens for s in self._running.values()),
-                memory_used_bytes=0,
-                memory_total_bytes=0,
+                cache_tokens_used=num_cached,
+                memory_used_bytes=_WEIGHTS_BYTES + num_cached * _TOKEN_BYTES,
+                memory_total_bytes=_WEIGHTS_BYTES + int(self._timing.cache_tokens) * _TOKEN_BYTES,
                 busy_s=self._busy_s,
             )
 

@@ -16,13 +16,17 @@ import psutil
 import torch
 from transformers.generation.continuous_batching.requests import GenerationOutput
 
+from node.engine.admission import why_not
 from node.engine.base import Emit, EngineInfo, EngineOptions, EngineRequest, EngineStats, StepOutput
 from node.engine.batching import Sampling
-from node.engine.loading import Loader, silence_transformers
-from node.engine.model_files import Report, resolve_model
+from node.engine.gguf import text_folder
+from node.engine.loading import Loader, load_config, silence_transformers
+from node.engine.model_files import ModelFiles, Report, resolve_model
+from node.engine.spread import gpus_of
+from node.engine.tensor_parallel import check_plan
+from node.engine.tensor_parallel_group import Ranks, join, leave
 
 STOP_TIMEOUT_S = 5.0
-MAX_TEMPERATURE = 100.0
 
 
 @dataclass(slots=True)
@@ -38,10 +42,21 @@ class _Live:
 class TransformersEngine:
     """Every submitted request gets exactly one terminal output, unless the engine as a whole says that it is dead."""
 
-    def __init__(self, options: EngineOptions, home: Path, report: Report = lambda line: None) -> None:
+    def __init__(
+        self,
+        options: EngineOptions,
+        home: Path,
+        report: Report = lambda line: None,
+        scratch: Path | None = None,
+    ) -> None:
+        """`scratch` is a folder for files that live as long as the process; None: one of the system's."""
         self._options = options
         self._home = home
         self._report = report
+        self._scratch = scratch
+        self._ranks: Ranks | None = None
+        self._dying = threading.Lock()
+        self._is_dead = False
         self._lock = threading.Lock()  # held while emitting: a terminal output is never overtaken
         self._live: dict[str, _Live] = {}
         self._keys: dict[int, str] = {}  # request id → the manager's name for it, never used twice
@@ -55,26 +70,39 @@ class TransformersEngine:
     def start(self, emit: Emit, fatal: Callable[[str], None]) -> EngineInfo:
         started = time.monotonic()
         self._emit, self._fatal = emit, fatal
+        options = self._options
         silence_transformers()
-        files = resolve_model(self._options.model, self._home, self._report, self._options.trust_remote_code)
-        loader = Loader(self._options, files, self._report)
-        model = loader.load_model()
-        self._report(f"loaded after {time.monotonic() - started:.1f} s")
-        with torch.inference_mode():  # the manager's thread runs in the mode of whoever starts it
-            self._manager = loader.build_manager(model, self._on_step, self._on_death)
-            self._info = loader.describe(self._manager)
-            self._scheduler = self._manager.limit_slots(self._info.slots)
-            self._manager.warmup()  # captures CUDA graphs, where they are used
-            self._manager.start()
-        self._info = replace(self._info, load_s=time.monotonic() - started)
-        info = self._info
+        files = resolve_model(options.model, self._home, self._report, options.trust_remote_code)
+        folder = text_folder(files, self._home, self._report) if files.gguf else files.path
+        try:
+            if options.tensor_parallel > 1:
+                self._gather(files)
+            self._manager, info = Loader(options, files, self._report).bring_up(self._on_step, self._on_death)
+        except BaseException:
+            if self._ranks is not None:
+                self._ranks.stop()
+            raise
+        self._scheduler = self._manager.batch_processor.scheduler
+        self._gpus = gpus_of(self._manager.model)
+        self._info = info = replace(info, load_s=time.monotonic() - started, folder=str(folder))
         self._report(f"ready on {info.device}: {info.slots} slots ({info.slots_reason}), {info.load_s:.1f} s")
         return info
+
+    def _gather(self, files: ModelFiles) -> None:
+        """Starts the other processes of a tensor-parallel engine, and meets them."""
+        options = self._options
+        if files.gguf:
+            raise ValueError("--tensor-parallel: GGUF files cannot be shared out: use --parallel auto")
+        check_plan(load_config(files, options.trust_remote_code).get_text_config(), options.tensor_parallel)
+        self._ranks = Ranks(replace(options, model=str(files.path)), self._scratch, self._die)
+        self._ranks.start()
+        self._report(f"waiting for {options.tensor_parallel - 1} more process(es) to start")
+        join(options, 0, self._ranks.meeting_place)
 
     def submit(self, requests: Sequence[EngineRequest]) -> None:
         refusals = []
         for request in requests:
-            if error := self._why_not(request):
+            if error := why_not(request, self._info):
                 refusals.append(StepOutput(request.request_id, (), (), "error", error))
             else:
                 self._hand_over(request)
@@ -116,30 +144,11 @@ class TransformersEngine:
             self._live.clear()  # the manager fails what still runs; nobody wants to hear it any more
             self._keys.clear()
         self._manager.stop(block=True, timeout=STOP_TIMEOUT_S, hard_stop=True)
+        if self._ranks is not None:
+            self._ranks.stop()
+            leave()
 
     # --- requests -----------------------------------------------------------------------------------------------------
-
-    def _why_not(self, request: EngineRequest) -> str:
-        """Why a request cannot run, or "". What passes here must not be able to raise in the manager's thread: that
-        would take every other request with it."""
-        num_tokens = len(request.token_ids)
-        if num_tokens == 0:
-            return "there are no prompt tokens"
-        if request.max_tokens < 1:
-            return f"max_tokens is {request.max_tokens}: it must be at least 1"
-        if num_tokens + request.max_tokens > self._info.max_model_len:
-            return (
-                f"{num_tokens} prompt tokens and max_tokens {request.max_tokens} are more than the "
-                f"{self._info.max_model_len} tokens that this engine holds for a request"
-            )
-        if min(request.token_ids) < 0 or max(request.token_ids) >= self._info.vocab_size:
-            return f"a token id lies outside the vocabulary, 0 to {self._info.vocab_size - 1}"
-        if not (0 <= request.seed < 2**63 and 0 <= request.temperature <= MAX_TEMPERATURE and 0 <= request.top_p <= 1):
-            return (
-                f"seed {request.seed}, temperature {request.temperature} or top_p {request.top_p} is out of range: "
-                f"0 to 2**63 - 1, 0 to {MAX_TEMPERATURE:g}, 0 to 1"
-            )
-        return ""
 
     def _hand_over(self, request: EngineRequest) -> None:
         sampling = Sampling(
@@ -199,11 +208,19 @@ class TransformersEngine:
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, torch.OutOfMemoryError):
             reason = f"out of GPU memory, try a smaller --memory-fraction: {error}"
-        self._fatal(reason)
+        elif self._ranks is not None:  # what is seen here may be no more than a line that broke
+            reason = self._ranks.wait_for_loss() or reason
+        self._die(reason)
+
+    def _die(self, reason: str) -> None:
+        """Says it once, whichever thread notices first."""
+        with self._dying:
+            if not self._is_dead:
+                self._is_dead = True
+                self._fatal(reason)
 
     def _memory(self) -> tuple[int, int]:
-        device = self._manager.model.device
-        if device.type == "cuda":
-            free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-            return total_bytes - free_bytes, total_bytes
+        if self._gpus:
+            infos = [torch.cuda.mem_get_info(device) for device in self._gpus]
+            return sum(total - free for free, total in infos), sum(total for _, total in infos)
         return self._process.memory_info().rss, psutil.virtual_memory().total

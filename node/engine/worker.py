@@ -7,25 +7,26 @@ The main thread also sends the statistics, so an engine that hangs is seen to ha
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import math
 import os
-import signal
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import zmq
 
 from node.engine import ipc
-from node.engine.base import Engine, EngineRequest, StepOutput
+from node.engine.base import Engine, EngineOptions, EngineRequest, StepOutput
+from node.engine.claim import Devices
 from node.engine.factory import create_engine
 from node.engine.model_files import ModelUnavailable
+from node.engine.process import prepare_process
 
 STATS_INTERVAL_S = 0.25
 LINGER_S = 2.0  # how long the last message may take to leave
@@ -58,9 +59,12 @@ class Outbox:
 class Worker:
     """Moves messages between the agent's socket and the engine until one of them ends."""
 
-    def __init__(self, socket: zmq.Socket[bytes], parent_pid: int) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], parent_pid: int, scratch: Path | None = None) -> None:
+        """`scratch` is a folder that the agent removes when it leaves."""
         self._socket = socket
         self._parent_pid = parent_pid
+        self._scratch = scratch
+        self._devices = Devices(EngineOptions())
         self._outbox = Outbox()
         self._engine: Engine | None = None
         self._is_ready = False
@@ -109,7 +113,8 @@ class Worker:
 
     def _load(self, start: ipc.Start) -> None:
         try:
-            engine = create_engine(start.options, Path(start.home), lambda line: self._outbox.put(ipc.Progress(line)))
+            self._devices = Devices(start.options)
+            engine = create_engine(self._devices.claim(), Path(start.home), self._report, self._scratch)
             self._engine = engine
             info = engine.start(lambda outputs: self._outbox.put(ipc.Outputs(outputs)), self._on_fatal)
         except (ModelUnavailable, ValueError) as error:  # the operator asked for what cannot be: no stack trace helps
@@ -118,13 +123,17 @@ class Worker:
             log.exception("engine_start_failed model=%s", start.options.model)
             self._on_fatal(str(error) or type(error).__name__)
         else:
-            self._outbox.put(ipc.Ready(info))
+            self._outbox.put(ipc.Ready(replace(info, device=self._devices.as_on_host(info.device))))
+
+    def _report(self, line: str) -> None:
+        self._outbox.put(ipc.Progress(self._devices.as_on_host(line)))
 
     def _refuse(self, requests: Sequence[EngineRequest]) -> None:
         error = "the engine is still loading"
         self._outbox.put(ipc.Outputs([StepOutput(r.request_id, (), (), "error", error) for r in requests]))
 
     def _on_fatal(self, reason: str) -> None:
+        reason = self._devices.as_on_host(reason)
         log.error("engine_fatal reason=%s", reason)
         self._outbox.put(ipc.Fatal(reason))
 
@@ -145,30 +154,10 @@ class Worker:
             self._socket.send(ipc.encode(ipc.Stats(self._engine.stats())))
 
 
-def _die_with_parent() -> None:
-    """Asks Linux to kill this process when the agent dies, even if the interpreter is stuck in native code.
-
-    The trap: "parent" means the *thread* that started us, so the agent must start workers from a thread that lives as
-    long as it does. Elsewhere only the check in `Worker._beat` remains, which needs a main thread that still runs.
-    """
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL, 0, 0, 0)
-
-
 def main(argv: Sequence[str]) -> int:
     """Connects to the agent's socket at `argv[0]` and serves it; the return value is the exit status."""
     parent_pid = os.getppid()
-    _die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # these reach the whole group; the agent decides what they mean
-        signal.signal(number, signal.SIG_IGN)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # torch's threads wait for each other by spinning, which on a CPU with one busy neighbour made a step 10 times as
-    # long; sleeping costs nothing measurable when there is none. Read when torch is loaded, so it is set before.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s pid=%(process)d %(message)s"
-    )
+    prepare_process()
     context = zmq.Context()
     socket = context.socket(zmq.PAIR)
     # No limit: what can pile up is bounded by the running requests, and a step must never wait for the agent.
@@ -176,7 +165,7 @@ def main(argv: Sequence[str]) -> int:
     socket.linger = int(LINGER_S * 1000)
     socket.connect(argv[0])
     try:
-        return Worker(socket, parent_pid).run()
+        return Worker(socket, parent_pid, Path(argv[0].removeprefix("ipc://")).parent).run()
     finally:
         socket.close()
         context.term()

@@ -22,12 +22,13 @@ class StopStrings:
     def __bool__(self) -> bool:
         return bool(self._stop)
 
-    def scan(self, text: str) -> tuple[int, bool]:
-        """(number of characters that may be shown, whether a stop string follows them)."""
-        matches = [(start + len(stop), start) for stop in self._stop if (start := text.find(stop)) >= 0]
+    def scan(self, text: str) -> tuple[int, str]:
+        """(number of characters that may be shown, the stop string that follows them or "")."""
+        matches = [(start + len(stop), start, stop) for stop in self._stop if (start := text.find(stop)) >= 0]
         if matches:
-            return min(matches)[1], True
+            _, start, stop = min(matches)
+            return start, stop
         for start, char in enumerate(text):
             if char in self._first_chars and any(stop.startswith(text[start:]) for stop in self._stop):
-                return start, False
-        return len(text), False
+                return start, ""
+        return len(text), ""

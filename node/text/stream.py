@@ -38,18 +38,34 @@ class TextStream:
         self._utf8 = _new_utf8_decoder("replace")  # holds back an unfinished character by itself
         self._held = ""
         self._is_opening = _ends_in_nothing(codec, prompt_ids)
-        self.is_stopped = False
+        self.stop_string = ""  # that ended the text, if one did
+
+    @property
+    def is_stopped(self) -> bool:
+        return bool(self.stop_string)
 
     def push(self, token_ids: Sequence[int]) -> Delta:
         """Tokens after the one that completes a stop string are ignored."""
         shown = []
         num_tokens = 0
         for token_id in token_ids:
-            if self.is_stopped:
+            if self.stop_string:
                 break
             num_tokens += 1
             shown.append(self._show(self._decode(token_id)))
-        return Delta("".join(shown), num_tokens, self.is_stopped)
+        return Delta("".join(shown), num_tokens, bool(self.stop_string))
+
+    def pieces(self, token_ids: Sequence[int]) -> list[bytes]:
+        """What each of these stands for if they are pushed next, maybe part of a character. Takes nothing in."""
+        found = []
+        is_opening = self._is_opening
+        for token_id in token_ids:
+            piece = self._codec.piece(token_id)
+            if is_opening and piece:
+                is_opening = False
+                piece = self._codec.opening_piece(token_id)
+            found.append(piece)
+        return found
 
     def replay(self, token_ids: Sequence[int]) -> None:
         """Take in tokens whose text the caller has already."""
@@ -57,11 +73,11 @@ class TextStream:
 
     def finish(self) -> str:
         """What was held back, once no more tokens will come. Bytes that are no character become U+FFFD."""
-        if self.is_stopped:
+        if self.stop_string:
             return ""
         shown = self._show(self._utf8.decode(b"", final=True))
         held, self._held = self._held, ""
-        return shown if self.is_stopped else shown + held
+        return shown if self.stop_string else shown + held
 
     def _decode(self, token_id: int) -> str:
         piece = self._codec.piece(token_id)
@@ -75,8 +91,8 @@ class TextStream:
         if not self._stop:
             return text
         text = self._held + text
-        num_safe, self.is_stopped = self._stop.scan(text)
-        self._held = "" if self.is_stopped else text[num_safe:]
+        num_safe, self.stop_string = self._stop.scan(text)
+        self._held = "" if self.stop_string else text[num_safe:]
         return text[:num_safe]
 
 

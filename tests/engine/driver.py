@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from node.engine.base import Engine, EngineInfo, EngineRequest, StepOutput
@@ -17,6 +18,16 @@ class Answer:
     logprobs: list[float] = field(default_factory=list)
     finish_reason: str | None = None
     error: str | None = None
+
+
+@contextmanager
+def running(engine: Engine) -> Iterator[Driver]:
+    """An engine that is stopped whatever happens: its threads would keep the test run from ending."""
+    driver = Driver(engine)
+    try:
+        yield driver
+    finally:
+        engine.stop()
 
 
 class Driver:

@@ -11,6 +11,7 @@ import pytest
 from node.engine.base import EngineOptions, EngineRequest
 from node.engine.factory import create_engine
 from tests.engine.driver import Driver
+from tests.engine.needs import HAS_VLLM, warnings_of_vllm
 
 SLOTS = 8
 MAX_MODEL_LEN = 1024
@@ -24,7 +25,14 @@ QUESTIONS = (
 )
 
 
-@pytest.fixture(scope="module", params=["synthetic", pytest.param("transformers", marks=pytest.mark.model)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "synthetic",
+        pytest.param("transformers", marks=pytest.mark.model),
+        *([pytest.param("vllm", marks=[pytest.mark.model, warnings_of_vllm])] if HAS_VLLM else []),
+    ],
+)
 def engine_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -38,7 +46,7 @@ def loaded(engine_name: str, request: pytest.FixtureRequest) -> Iterator[Driver]
         engine = create_engine(options, Path("unused"))
     else:
         options = EngineOptions(
-            engine="transformers", model="demo", device="cpu", slots=SLOTS, max_model_len=MAX_MODEL_LEN
+            engine=engine_name, model="demo", device="cpu", slots=SLOTS, max_model_len=MAX_MODEL_LEN
         )
         engine = create_engine(options, request.getfixturevalue("model_home"))
     driver = Driver(engine)
@@ -76,6 +84,8 @@ def forget(driver: Driver) -> None:
     again, and a test of equal answers would compare an answer with itself."""
     if manager := getattr(driver.engine, "_manager", None):
         manager.batch_processor.cache.evict_cached_blocks()
+    if llm := getattr(driver.engine, "_llm", None):
+        assert llm.reset_prefix_cache()
 
 
 def resumed(request: EngineRequest, tokens: list[int], at: int) -> EngineRequest:

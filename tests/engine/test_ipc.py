@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from node.engine import ipc
@@ -13,6 +15,7 @@ MESSAGES = [
         [
             EngineRequest(2**62, [1, 2], 3, 0.5, 0.9, 40, 2**63 - 1, [2], True, 1),
             EngineRequest(1, [1], 1, stop_token_ids=[]),
+            EngineRequest(3, array("I", [7, 2**31 - 1]), 1, stop_token_ids=[], num_prompt=2),
         ]
     ),
     ipc.Cancel([1, 2**62]),

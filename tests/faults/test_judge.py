@@ -22,7 +22,22 @@ PARAMS: dict[str, Any] = {
 def right_answer() -> Choice:
     want = oracle.expected(PARAMS)
     usage = Usage(want.prompt_tokens, len(want.token_ids), 0)
-    return Choice(0, want.text, want.token_ids, want.finish_reason, usage, 3, want.logprobs, "m", "n", 0.0, 0.0, 1)
+    return Choice(
+        0,
+        want.text,
+        want.token_ids,
+        want.finish_reason,
+        usage,
+        3,
+        want.logprobs,
+        "m",
+        "n",
+        0.0,
+        0.0,
+        1,
+        None,
+        want.pieces,
+    )
 
 
 def chunks_of(choice: Choice, size: int = 7) -> list[Chunk]:
@@ -43,6 +58,8 @@ def test_the_right_answer_is_right() -> None:
         {"text": right_answer().text + " "},
         {"finish_reason": "stop"},
         {"logprobs": None},
+        {"pieces": None},
+        {"stop_string": "x"},
         {"usage": Usage(8, 39, 0)},
         {"index": 1},
     ],
@@ -67,7 +84,7 @@ def test_of_two_stop_strings_the_one_that_is_complete_first_counts() -> None:
     got = oracle.expected({"prompt": "p", "max_tokens": 30, "ignore_eos": True, "stop": [long, short]})
 
     assert got.text == text[: text.find(short)]
-    assert got.finish_reason == "stop"
+    assert (got.finish_reason, got.stop_string) == ("stop", short)
 
 
 def injected(kind: str, who: str, at: float, ended_at: float) -> Injected:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import signal
 
 import pytest
 
 from mesh import Client, EngineFailed, NodeLost, PromptTooLong
 from mesh.client.aio import AsyncClient
+from scripts.chaostool.member import children_of
 from tests.faults.answers import LONG, Answers
 from tests.faults.nodes import MARGIN_S, STEADY, numbers, report_of, signal_workers
 from tests.support.eventually import eventually
@@ -100,3 +103,38 @@ def test_a_killed_worker_is_back_in_about_a_second(mesh: Mesh) -> None:
         eventually(lambda: client.status().num_ready == 0)
         assert "killed by signal 9" in eventually(lambda: report_of(client, "n").note)
         wait_for_nodes(client, 1, within_s=5)
+
+
+def test_a_lost_gpu_takes_only_what_its_worker_had(mesh: Mesh) -> None:
+    node = mesh.node("n", *STEADY, "--device", "auto,auto")  # two devices, a worker for each
+
+    async def story() -> None:
+        async with AsyncClient(node.address) as client:
+            answers = Answers.of_every_kind(client)
+            await answers.are_under_way()
+            os.kill(children_of(node.pid)[0], signal.SIGKILL)
+            await answers.end()
+            assert 0 < len(answers.interrupted) < len(answers.all)
+
+    with Client(node.address) as client:
+        wait_for_nodes(client, 1)
+        eventually(lambda: report_of(client, "n").note == "")
+        slots = report_of(client, "n").slots_total
+        asyncio.run(story())
+        eventually(lambda: report_of(client, "n").slots_total == slots, within_s=5)
+    assert node.log_text().count("worker_lost") == 1
+
+
+def test_a_worker_that_cannot_come_back_counts_no_slots_and_stops_nobody(mesh: Mesh) -> None:
+    one = mesh.node("one", *STEADY, "--device", "auto")
+    two = mesh.node("two", *STEADY, "--device", "auto,abacus")
+    with Client(one.address) as sound, Client(two.address) as client:
+        wait_for_nodes(sound, 1)
+        wait_for_nodes(client, 1)
+        # What it says between its attempts, and during them.
+        eventually(lambda: re.match(r"the synthetic engine has no device 'abacus'", report_of(client, "two").note))
+        eventually(lambda: "starting (before: the synthetic engine has no" in report_of(client, "two").note)
+        report = report_of(client, "two")
+        assert report.slots_total == report_of(sound, "one").slots_total
+        assert report.state == "ready"
+        assert client.generate("hello", max_tokens=5).choices[0].finish_reason == "length"

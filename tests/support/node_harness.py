@@ -34,6 +34,7 @@ class FakeWorker:
     stats: EngineStats | None = None
     note: str = ""
     silence_s: float = 0.0
+    num_starts: int = 1
     submitted: list[EngineRequest] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
 

@@ -7,7 +7,7 @@ import pytest
 from mesh import bodies, messages
 from mesh.messages import RequestHead
 from node.engine.base import EngineStats, StepOutput
-from node.engine.synthetic_vocab import decode, expected_text, expected_tokens
+from node.engine.synthetic_vocab import decode, expected_text, expected_tokens, piece_bytes
 from node.outbox import BATCH_GATHER_S, STREAM_GATHER_S
 from tests.support.node_harness import CLIENT, EPOCH, NodeHarness, engine_info
 
@@ -109,9 +109,21 @@ def test_a_stop_string_ends_the_text_before_it_and_frees_the_slot(node: NodeHarn
     work = only(node.workers[0].submitted)
     node.step(work, num_tokens=29)
     assert "".join(e.text for e in node.entries()) == text[: text.index(stop)]
-    assert node.entries()[-1].end.finish_reason == "stop"
+    assert (node.entries()[-1].end.finish_reason, node.entries()[-1].end.stop_string) == ("stop", stop)
     assert node.workers[0].cancelled == [work.request_id]
     assert node.agent.work.pool.num_running == 0
+
+
+def test_the_pieces_of_tokens_come_beside_their_logprobs_only(node: NodeHarness) -> None:
+    node.submits(1, prompt="whole", max_tokens=60, logprobs=True)
+    node.submits(2, prompt="whole", max_tokens=60)
+    first, second = node.workers[0].submitted
+    node.step(first, second, num_tokens=7)
+    node.step(first, second, num_tokens=53, after=7)
+    tokens = expected_tokens(list(b"whole"), 60, stop_token_ids=())
+    pieces = [piece for entry in node.entries() if entry.request_id == 1 for piece in entry.pieces]
+    assert pieces == [piece_bytes(token) for token in tokens]
+    assert all(entry.pieces is None for entry in node.entries() if entry.request_id == 2)
 
 
 def test_cancelling_frees_the_slot_and_touches_no_other(node: NodeHarness) -> None:
@@ -210,7 +222,8 @@ def test_requests_beyond_the_slots_wait_here_and_start_in_order() -> None:
     for request_id in range(1, 6):
         node.submits(request_id, max_tokens=1)
     worker = node.workers[0]
-    assert [r.token_ids for r in worker.submitted] == [list(f"prompt {i}".encode()) for i in (1, 2, 3)]  # 2 + prefetch
+    submitted = ["".join(map(chr, request.token_ids)) for request in worker.submitted]
+    assert submitted == [f"prompt {i}" for i in (1, 2, 3)]  # 2 + prefetch
     node.step(worker.submitted[0])
     assert len(worker.submitted) == 4
 
@@ -424,6 +437,13 @@ def test_a_client_key_cannot_drain() -> None:
     assert not done.ok
     assert "only a member" in done.text
     assert node.agent.work.state == "ready"
+
+
+def test_a_large_submit_of_a_forgotten_client_is_told_to_greet_too(node: NodeHarness) -> None:
+    heads = tuple(RequestHead(number, 1, affinity="x" * 100) for number in range(200))
+    node.receives(messages.Submit(heads), *[b"body"] * 200, route=OTHER)
+
+    assert node.said(messages.Refused, OTHER)[-1].code == "no_hello"
 
 
 def test_a_revoked_key_ends_its_connections_and_nobody_elses(node: NodeHarness) -> None:

@@ -104,6 +104,18 @@ def test_it_says_which_token_completed_the_stop_string(data: st.DataObject, kind
         assert TextStream(CODECS[kind], (), stop).push(token_ids[: delta.num_tokens]) == delta
 
 
+@given(st.data(), kinds, st.integers(1, 7))
+def test_the_pieces_join_to_the_text_and_taking_them_changes_nothing(data: st.DataObject, kind: str, size: int) -> None:
+    token_ids, prompt_ids = data.draw(any_token_ids(kind)), data.draw(any_token_ids(kind))
+    stream, pieces, shown = TextStream(CODECS[kind], prompt_ids), list[bytes](), ""
+    for start in range(0, len(token_ids), size):
+        pieces += stream.pieces(token_ids[start : start + size])
+        shown += stream.push(token_ids[start : start + size]).text
+
+    assert len(pieces) == len(token_ids)
+    assert b"".join(pieces).decode(errors="replace") == shown + stream.finish()
+
+
 @given(texts, stops)
 def test_all_is_shown_but_what_may_begin_a_stop_string(text: str, stop: list[str]) -> None:
     may_begin = [start for start in range(len(text)) if any(word.startswith(text[start:]) for word in stop)]
@@ -164,6 +176,17 @@ def shown_by(*pieces: str | bytes, stop: list[str] | None = None) -> list[str]:
 )
 def test_what_is_shown_and_what_is_held_back(pieces: list[str | bytes], stop: list[str], shown: list[str]) -> None:
     assert shown_by(*pieces, stop=stop) == shown
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stop", "which"),
+    [(["a##", "#b"], ["x", "###"], "###"), (["xaab"], ["ab", "aab"], "aab"), (["ab", "c"], ["bcd", "c"], "c")],
+)
+def test_it_says_which_stop_string_it_was(pieces: list[str], stop: list[str], which: str) -> None:
+    stream = TextStream(Letters(*pieces), (), stop)
+    stream.push(range(len(pieces)))
+
+    assert stream.stop_string == which
 
 
 def test_a_completion_keeps_its_first_space_and_a_chat_answer_has_none() -> None:
