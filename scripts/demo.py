@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,7 +39,9 @@ BATCH = tuple(
     )
 )
 NUM_NODES = 2
+GATEWAY, GATEWAY_PORT = "gateway", 8000
 READY_WITHIN_S = 600.0
+GATEWAY_WITHIN_S = 60.0
 STOP_WITHIN_S = 5.0
 
 console = Console(highlight=False)
@@ -73,16 +79,18 @@ def run(questions: tuple[str, ...] | list[str], keep: bool) -> int:
     # A name of its own: two demos on one machine, or a real mesh beside it, never meet.
     mesh = f"demo-{os.getpid()}"
     logs = Path(tempfile.mkdtemp(prefix="phi3-demo-"))
-    with processes(mesh, logs) as started, Client(mesh=mesh, connect_timeout_s=15.0) as client:
+    with processes(mesh, logs, with_gateway=keep) as started, Client(mesh=mesh, connect_timeout_s=15.0) as client:
         wait_until_ready(client, started)
         ask(client, questions)
         if questions is QUESTIONS:
             run_batch(client)
         show_status(mesh)
         if keep:
-            say_how_to_use_it(mesh, started, logs)
+            say_how_to_use_it(mesh, gateway_url(started), started, logs)
             for process in started:
                 process.is_kept = True
+        else:
+            console.print("[dim]scripts/demo --keep leaves it running, with a page to look at[/dim]")
     if not keep:  # after a failure the logs stay: they are what a person needs then
         shutil.rmtree(logs)
     return 0
@@ -124,10 +132,13 @@ class Started:
 
 
 @contextmanager
-def processes(mesh: str, logs: Path) -> Iterator[list[Started]]:
-    """One broker and two nodes. They find each other over mDNS, and each other only."""
+def processes(mesh: str, logs: Path, *, with_gateway: bool) -> Iterator[list[Started]]:
+    """One broker and two nodes, and a gateway to be looked at. They find each other over mDNS, and each other only."""
     common = ["--mesh", mesh, "--bind", "127.0.0.1:0"]
     commands = {"broker": [str(BIN / "phi3-broker"), "serve", *common, "--name", "demo"]}
+    if with_gateway:
+        bind = f"127.0.0.1:{GATEWAY_PORT if is_free(GATEWAY_PORT) else 0}"
+        commands[GATEWAY] = [str(BIN / "phi3-broker"), "gateway", "--mesh", mesh, "--bind", bind]
     for number in range(1, NUM_NODES + 1):
         name = f"node-{number}"
         commands[name] = [str(BIN / "phi3-node"), *common, "--name", name, "--model", "demo"]
@@ -176,6 +187,37 @@ def wait_until_ready(client: Client, started: list[Started]) -> None:
     console.print(f"[green]✓[/green] broker ready, found {found}")
 
 
+def is_free(port: int) -> bool:
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def gateway_url(started: list[Started]) -> str:
+    """Where the gateway listens, once it knows a node."""
+    gateway = next(each for each in started if each.name == GATEWAY)
+    deadline = time.monotonic() + GATEWAY_WITHIN_S
+    while time.monotonic() < deadline:
+        gateway.check()
+        found = re.search(r"address=(http://\S+)", gateway.log.read_text(errors="replace"))
+        if found is not None and is_ready(found[1]):
+            return found[1]
+        time.sleep(0.1)
+    raise MeshError(f"the gateway was not ready within {GATEWAY_WITHIN_S:.0f} s; its log is {gateway.log}")
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(json.load(answer)["ready"])
+    except OSError:
+        return False
+
+
 def ask(client: Client, questions: tuple[str, ...] | list[str]) -> None:
     for question in questions:
         console.print(f"\n[bold]{question}[/bold]")
@@ -213,8 +255,9 @@ def show_status(mesh: str) -> None:
     subprocess.run([str(BIN / "phi3-broker"), "status", "--mesh", mesh], check=False)
 
 
-def say_how_to_use_it(mesh: str, started: list[Started], logs: Path) -> None:
+def say_how_to_use_it(mesh: str, url: str, started: list[Started], logs: Path) -> None:
     pids = " ".join(str(each.process.pid) for each in started)
+    hello = json.dumps({"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 40})
     console.print(
         f"""
 The mesh keeps running. Try:
@@ -226,8 +269,12 @@ The mesh keeps running. Try:
   from mesh import Client
   print(Client(mesh="{mesh}").chat([{{"role": "user", "content": "Hello!"}}]))
 
-Logs are in {logs}. To stop it:  kill {pids}""",
+Logs are in {logs}. To stop it:  kill {pids}
+
+The page:  {url}/
+curl {url}/v1/chat/completions -d '{hello}'""",
         markup=False,
+        soft_wrap=True,  # a line that is broken cannot be pasted
     )
 
 

@@ -13,11 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.gateway import anthropic_api, kserve_api, openai_api
+from broker.gateway.anthropic_api.routes import messages
 from broker.gateway.dialects import error_response
 from broker.gateway.entrance import Entrance
+from broker.gateway.fast_paths import FastPaths
 from broker.gateway.gateway import Gateway
+from broker.gateway.openai_api.routes import chat_completions, completions
 from broker.gateway.operations import router as operations
 from broker.gateway.origins import OriginGuard
+from broker.gateway.page.routes import router as page
 from broker.gateway.problems import Problem
 from broker.gateway.tally import Tally
 from mesh.errors import MeshError
@@ -35,13 +39,23 @@ def build_app(gateway: Gateway) -> FastAPI:
     # No /docs: its page loads scripts from elsewhere, and nothing here makes a browser leave the host.
     app = FastAPI(title="phi3-mesh gateway", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.gateway = gateway
-    for router in (openai_api.router, anthropic_api.router, kserve_api.router, operations):
+    for router in (openai_api.router, anthropic_api.router, kserve_api.router, operations, page):
         app.include_router(router)
     app.add_exception_handler(Problem, _on_problem)
     app.add_exception_handler(MeshError, _on_mesh_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(Exception, _on_bug)
+    app.add_middleware(
+        FastPaths,
+        fastapi=app,
+        endpoints={
+            "/v1/chat/completions": chat_completions,
+            "/v1/completions": completions,
+            "/v1/messages": messages,
+        },
+        on_error={Problem: _on_problem, MeshError: _on_mesh_error},
+    )
     if gateway.config.cors:
         app.add_middleware(
             CORSMiddleware,

@@ -14,13 +14,16 @@ from mesh.options import load_options
 _DESCRIPTION = """HTTP in front of the mesh: the APIs of OpenAI, Anthropic and Triton (KServe v2), and /metrics.
 With --grpc-bind also gRPC. Any number may run side by side."""
 _USAGE = 2
+ENV_PREFIX = "PHI3_GATEWAY_"  # `phi3-broker serve` may run with its own on the same host
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM. Returns the exit status."""
     given = list(sys.argv[1:] if argv is None else argv)
     try:
-        config = load_options(GatewayConfig, given, "phi3-broker gateway", os.environ, _DESCRIPTION)
+        config = load_options(
+            GatewayConfig, given, "phi3-broker gateway", os.environ, _DESCRIPTION, env_prefix=ENV_PREFIX
+        )
         try:
             from broker.gateway.serve import serve
 

@@ -1,13 +1,24 @@
-"""One client of the mesh for each share. The broker shares fairly between clients, so each API key gets its own."""
+"""One client of the mesh for each share. The broker shares fairly between clients, so each API key gets its own.
+
+Where no keys are set, the `user` of a request says whose it is. With keys it does not: who sends many names would get
+as many shares.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable, Collection
 
 from mesh import AsyncClient
 
-OWN = ""  # the gateway's own questions, and everybody's requests where no keys are set
+OWN = ""  # the gateway's own questions, and the requests of nobody in particular
+_USER_SHARES = 32  # connections to the broker; users beyond that share one with others
+
+
+def share_of_user(user: str) -> str:
+    """Where no keys are set."""
+    return f"users-{zlib.crc32(user.encode('utf-8', 'replace')) % _USER_SHARES}" if user else OWN
 
 
 class Clients:

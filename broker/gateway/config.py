@@ -15,21 +15,16 @@ DEFAULT_GRPC_PORT = 8001
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Every option of `phi3-broker gateway`; `--help` shows these texts.
-
-    The names in the environment are spelled out: derived ones would be shared with `phi3-broker serve`.
-    """
+    """Every option of `phi3-broker gateway`; `--help` shows these texts."""
 
     bind: str = option(
         f"127.0.0.1:{DEFAULT_PORT}",
         help="where to listen; port 0: any free one; beyond loopback only with --api-key-file",
-        env="PHI3_GATEWAY_BIND",
         metavar="HOST:PORT",
     )
     grpc_bind: str = option(
         "",
         help="where to listen for gRPC, such as 127.0.0.1:8001; default: nowhere",
-        env="PHI3_GATEWAY_GRPC_BIND",
         metavar="HOST:PORT",
     )
     broker: str = option(
@@ -38,63 +33,59 @@ class GatewayConfig:
         env="PHI3_MESH_BROKER",
         metavar="HOST[:PORT]",
     )
-    mesh: str = option("default", help="name of the mesh", env="PHI3_GATEWAY_MESH", metavar="NAME")
-    name: str = option("gateway", help="how operators see this client", env="PHI3_GATEWAY_NAME", metavar="NAME")
-    api_key_file: Path | None = option(
-        None, help="who may call: `name key` on each line; re-read when it changes", env="PHI3_GATEWAY_API_KEY_FILE"
-    )
-    cors: tuple[str, ...] = option(
-        (), help="origin whose pages may call, such as https://chat.example; repeatable", env="PHI3_GATEWAY_CORS"
-    )
-    tls_cert: Path | None = option(None, help="certificate chain (PEM); with --tls-key", env="PHI3_GATEWAY_TLS_CERT")
-    tls_key: Path | None = option(None, help="its private key (PEM)", env="PHI3_GATEWAY_TLS_KEY")
-    metrics_port: int = option(
-        0, help="serve /metrics here too, without a key; 0: no", env="PHI3_GATEWAY_METRICS_PORT", metavar="PORT"
-    )
+    mesh: str = option("default", help="name of the mesh", metavar="NAME")
+    name: str = option("gateway", help="how operators see this client", metavar="NAME")
+    api_key_file: Path | None = option(None, help="who may call: `name key` on each line; re-read when it changes")
+    cors: tuple[str, ...] = option((), help="origin whose pages may call, such as https://chat.example; repeatable")
+    tls_cert: Path | None = option(None, help="certificate chain (PEM); with --tls-key")
+    tls_key: Path | None = option(None, help="its private key (PEM)")
+    metrics_port: int = option(0, help="serve /metrics here too, without a key; 0: no", metavar="PORT")
     max_waiting: int = option(
         1024,
         help="answers that may wait here for their first token; more are told 429",
-        env="PHI3_GATEWAY_MAX_WAITING",
         metavar="N",
     )
-    max_request_bytes: int = option(
-        8 << 20, help="size of a request", env="PHI3_GATEWAY_MAX_REQUEST_BYTES", metavar="BYTES"
-    )
-    max_header_bytes: int = option(
-        32 << 10, help="size of its headers", env="PHI3_GATEWAY_MAX_HEADER_BYTES", metavar="BYTES"
-    )
+    max_request_bytes: int = option(8 << 20, help="size of a request", metavar="BYTES")
+    max_header_bytes: int = option(32 << 10, help="size of its headers", metavar="BYTES")
     default_max_tokens: int = option(
         1024,
         help="tokens of an answer when the caller sets no limit; never more than a quarter of the context",
-        env="PHI3_GATEWAY_DEFAULT_MAX_TOKENS",
         metavar="N",
     )
     timeout_s: float = option(
         0.0,
         flag="--timeout",
         help="seconds a request may take if it does not say so itself; 0: as long as it takes",
-        env="PHI3_GATEWAY_TIMEOUT",
         metavar="S",
     )
     patience_s: float = option(
         60.0,
         flag="--patience",
         help="how long a running request waits for a node when the last one has gone",
-        env="PHI3_GATEWAY_PATIENCE",
+        metavar="S",
+    )
+    overload_patience_s: float = option(
+        2.0,
+        flag="--overload-patience",
+        help="how long a request that has not begun is tried again while the mesh is overloaded; then 429",
+        metavar="S",
+    )
+    keep_alive_s: float = option(
+        15.0,
+        flag="--keep-alive",
+        help="a stream that has nothing to say for so long says that it lives, for proxies on the way; 0: never",
         metavar="S",
     )
     drain_s: float = option(
         30.0,
         flag="--drain",
         help="how long running answers may go on after SIGTERM",
-        env="PHI3_GATEWAY_DRAIN",
         metavar="S",
     )
     log_level: str = option(
         "info",
         choices=("debug", "info", "warning", "error"),
         help="how much to tell",
-        env="PHI3_GATEWAY_LOG_LEVEL",
     )
 
     def __post_init__(self) -> None:
@@ -122,6 +113,8 @@ class GatewayConfig:
             ("--default-max-tokens", self.default_max_tokens, 1),
             ("--timeout", self.timeout_s, 0),
             ("--patience", self.patience_s, 0),
+            ("--overload-patience", self.overload_patience_s, 0),
+            ("--keep-alive", self.keep_alive_s, 0),
             ("--drain", self.drain_s, 0),
         ):
             if not number >= lowest:

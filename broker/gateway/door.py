@@ -1,7 +1,8 @@
 """Admission: how many answers may wait here for their first token. Pure.
 
-The client library waits an overloaded mesh out without limit, which is right for a job and wrong for HTTP, where
-somebody holds a connection. So what waits is counted here, and past the limit the door says 429 at once.
+Waiting for a mesh that is full is right for a job and wrong for HTTP, where somebody holds a connection. So what waits
+is counted here, and past the limit the door says 429 at once. What the mesh itself turns away gets its 429 after
+`--overload-patience`.
 """
 
 from __future__ import annotations

@@ -10,12 +10,13 @@ from typing import Any
 
 from starlette.requests import Request
 
-from broker.gateway.clients import OWN, Clients
+from broker.gateway.clients import OWN, Clients, share_of_user
 from broker.gateway.config import GatewayConfig
 from broker.gateway.door import Door
 from broker.gateway.keys import KeyRing
 from broker.gateway.mesh_metrics import MeshCollector
 from broker.gateway.metrics import Metrics
+from broker.gateway.page.feed import Feed
 from broker.gateway.problems import Problem
 from broker.gateway.watch import Watch
 from mesh import AsyncClient
@@ -35,6 +36,7 @@ class Gateway:
         self.clients = Clients(self._client)
         self.door = Door(config.max_waiting)
         self.watch = Watch(lambda: self.clients.of(OWN).status())
+        self.feed = Feed(self.watch, mesh=config.mesh)
         self.metrics = Metrics()
         self.metrics.registry.register(MeshCollector(self.watch))
         self.metrics.in_flight.set_function(lambda: self.door.num_inside)
@@ -43,10 +45,13 @@ class Gateway:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watches the mesh and the key file meanwhile; then ends what is left."""
-        tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._reload_keys())]
+        running = (self.watch.run(), self.feed.run(), self._reload_keys())
+        tasks = [asyncio.create_task(each) for each in running]
+        self.metrics.lag.start()
         try:
             yield
         finally:
+            self.metrics.lag.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -65,6 +70,10 @@ class Gateway:
         if name is None:
             raise Problem(401, "this API key is not known here", code="invalid_api_key")
         return name
+
+    def fair_share(self, share: str, user: str) -> str:
+        """Whose turn a request takes: its key's, or its user's where there are no keys."""
+        return share if self.keys is not None else share_of_user(user)
 
     def completed(self, share: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters with what the caller left to us. An affinity key holds within one share only."""
@@ -85,7 +94,13 @@ class Gateway:
     def _client(self, share: str) -> AsyncClient:
         name = f"{self.config.name}:{share}" if share else self.config.name
         address = self.config.broker or None
-        return AsyncClient(address, mesh=self.config.mesh, name=name, patience_s=self.config.patience_s)
+        return AsyncClient(
+            address,
+            mesh=self.config.mesh,
+            name=name,
+            patience_s=self.config.patience_s,
+            overload_patience_s=self.config.overload_patience_s,
+        )
 
     async def _reload_keys(self) -> None:
         while self.keys is not None:

@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from broker.gateway.door import Ticket
 from broker.gateway.gateway import Gateway
+from broker.gateway.keep_alive import KeepAlive
 from broker.gateway.problems import CALLER_LEFT, Problem
 from broker.gateway.tally import Tally
 from mesh import Chunk, Completion, Stream
@@ -26,11 +27,11 @@ class Generation:
 
     def __init__(self, gateway: Gateway, request: Request, share: str, values: Values) -> None:
         self._gateway = gateway
-        self._client = gateway.clients.of(share)
         self._receive = request.receive
         self._tally: Tally = request.scope["tally"]
         self._tally.is_own_deadline = "timeout_s" in values
-        self._share = share
+        self._share = gateway.fair_share(share, values.get("affinity", ""))
+        self._client = gateway.clients.of(self._share)
         self._values = gateway.completed(share, values)
 
     async def complete(self) -> Completion:
@@ -53,9 +54,12 @@ class Generation:
             stream = self._client.stream(**self._values)
             gone = asyncio.create_task(_left(receive))
             gone.add_done_callback(lambda _: stream.cancel_soon())
+            tally = self._tally
+            keep_alive = KeepAlive(self._gateway.config.keep_alive_s, lambda: tally.last_token_at, stream.nudge)
             try:
-                yield Bursts(stream, gone, ticket, self._tally)
+                yield Bursts(stream, gone, ticket, tally)
             finally:
+                keep_alive.stop()
                 gone.cancel()
                 await stream.aclose()
 
@@ -80,8 +84,14 @@ class Bursts:
         self.tally = tally
         self.is_left = False  # the caller is gone
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.is_left or self._stream.is_over
+
     async def take(self) -> list[Chunk]:
-        """At least one chunk; empty after the end, and when the caller has left. Raises MeshError."""
+        """At least one chunk; empty after the end, when the caller has left, and when it is time for a sign of life.
+        Raises MeshError."""
         chunks = await self._stream.take()
         if self._gone.done():
             self.is_left = True

@@ -5,11 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from pydantic import WithJsonSchema
+
 from broker.gateway.problems import invalid
 
 _ROLES = {"developer": "system"}  # OpenAI's newer word for it
 _IGNORED = ("name", "cache_control", "citations")  # change no text: a label, and hints to caches
 _JOINED_BY = "\n"
+
+_PARTS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["type", "text"],
+        "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    },
+}
+
+
+def described(roles: Collection[str]) -> WithJsonSchema:
+    """For the OpenAPI description, as messages are checked by hand."""
+    content = {"anyOf": [{"type": "string"}, _PARTS]}
+    properties = {"role": {"enum": list(roles)}, "content": content}
+    message = {"type": "object", "required": ["role", "content"], "properties": properties}
+    return WithJsonSchema({"type": "array", "minItems": 1, "items": message})
 
 
 def mesh_messages(messages: Any, roles: Collection[str], where: str = "messages") -> list[dict[str, str]]:

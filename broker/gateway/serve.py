@@ -48,7 +48,7 @@ async def _serve(config: GatewayConfig) -> None:
     listener = _listen(config.endpoint.host, config.endpoint.port, "--bind")
     app = build_app(gateway)
     servers = [(_server(app, config, is_public=True), listener)]
-    stops: list[Callable[[], None]] = []
+    stops: list[Callable[[], None]] = [gateway.feed.leave_soon]
     if config.grpc_endpoint is not None:
         from broker.gateway.grpc_api.server import GrpcServer  # only who wants it needs grpcio
 

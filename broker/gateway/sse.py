@@ -13,6 +13,7 @@ from broker.gateway.problems import Problem
 from mesh import Chunk, Completion
 from mesh.errors import MeshError
 
+KEEP_ALIVE = b": keep-alive\n\n"  # a comment: clients read past it, proxies see that the connection lives
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -21,15 +22,16 @@ _HEADERS = [
 
 
 class Frames(Protocol):
-    """How an API writes a stream down. Pure: `tokens` any number of times, then `end` or `error`."""
+    """How an API writes a stream down. Pure: `tokens` and `idle` any number of times, then `end` or `error`."""
 
     def tokens(self, chunks: Sequence[Chunk]) -> bytes: ...
+    def idle(self) -> bytes: ...
     def end(self, completion: Completion) -> bytes: ...
     def error(self, problem: Problem) -> bytes: ...
 
 
 class EventStream(Response):
-    """Begins with the first token, so whatever goes wrong before it still has a status of its own."""
+    """Begins with the first token or the first sign of life, so what goes wrong before has a status of its own."""
 
     def __init__(self, generation: Generation, frames: Frames) -> None:
         self.status_code = 200
@@ -44,8 +46,8 @@ class EventStream(Response):
                 return
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             try:
-                while chunks:
-                    body = self._frames.tokens(chunks)
+                while not bursts.is_over or chunks:
+                    body = self._frames.tokens(chunks) if chunks else self._frames.idle()
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                     chunks = await bursts.take()
                 last = b"" if bursts.is_left else self._frames.end(bursts.result())

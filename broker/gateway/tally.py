@@ -44,7 +44,7 @@ class Tally:
     def on_tokens(self, now: float) -> None:
         """Some have come, for a caller who streams."""
         if self.last_token_at:
-            self.metrics.gap.labels(self.api).observe(now - self.last_token_at)
+            self.metrics.gaps[self.api].add(now - self.last_token_at)
         else:
             self.metrics.ttft.labels(self.api).observe(now - self.started_at)
         self.last_token_at = now

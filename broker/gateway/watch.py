@@ -14,6 +14,7 @@ from mesh.report import ModelReport, StatusReport
 logger = logging.getLogger(__name__)
 
 EVERY_S = 1.0
+NO_ANSWER_YET = "no answer yet"
 STALE_S = 5.0  # the client goes on looking for a lost broker for longer than what it last said is worth
 
 
@@ -25,12 +26,13 @@ class Watch:
         self._clock = clock
         self._refreshing: asyncio.Task[None] | None = None
         self._last: StatusReport | None = None
-        self._last_at = 0.0
-        self.trouble = "no answer yet"
+        self.answered_at = 0.0
+        self._answered = asyncio.Event()
+        self.trouble = NO_ANSWER_YET
 
     @property
     def report(self) -> StatusReport | None:
-        return self._last if self._clock() - self._last_at < STALE_S else None
+        return self._last if self._clock() - self.answered_at < STALE_S else None
 
     async def run(self) -> None:
         """For ever."""
@@ -47,7 +49,7 @@ class Watch:
     async def _refresh(self) -> None:
         try:
             self._last = await self._ask()
-            self._last_at = self._clock()
+            self.answered_at = self._clock()
             self.trouble = ""
         except MeshError as error:
             if not self.trouble:
@@ -56,6 +58,12 @@ class Watch:
             self.trouble = str(error)
         finally:
             self._refreshing = None
+            self._answered.set()
+            self._answered = asyncio.Event()
+
+    async def answered(self) -> None:
+        """Until the mesh has answered the next time, or has failed to."""
+        await self._answered.wait()
 
     @property
     def is_ready(self) -> bool:

@@ -45,6 +45,16 @@ def test_a_stream_joins_to_the_same_message(client: anthropic.Anthropic) -> None
     assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
 
 
+def test_the_stop_sequence_that_ended_it_is_told(client: anthropic.Anthropic) -> None:
+    text = client.messages.create(**ASK).content[0].text
+    ask = {**ASK, "stop_sequences": ["no such words", text[10:16]]}
+    message = client.messages.create(**ask)
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", text[10:16])
+    assert message.content[0].text == text[: text.index(text[10:16])]
+    with client.messages.stream(**ask) as stream:
+        assert stream.get_final_message().stop_sequence == text[10:16]
+
+
 def test_text_blocks_are_text(client: anthropic.Anthropic) -> None:
     blocks = [{"type": "text", "text": "Hello!", "cache_control": {"type": "ephemeral"}}]
     message = client.messages.create(**{**ASK, "messages": [{"role": "user", "content": blocks}]})

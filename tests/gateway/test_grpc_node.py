@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,20 +16,14 @@ from node.engine.synthetic_vocab import encode, expected_text
 from tests.gateway.conftest import MODEL
 from tests.gateway.support import gateway_for, wait_until_ready
 from tests.gateway.support_grpc import GRPC, grpc_address
+from tests.support.node_packages import EXAMPLES, require_node_packages
 
-EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "node"
 KEY = "sk-node-0123456789"
-
-pytestmark = [
-    pytest.mark.skipif(shutil.which("node") is None, reason="needs Node"),
-    pytest.mark.skipif(
-        not (EXAMPLE / "node_modules" / "@grpc" / "grpc-js").is_dir(), reason=f"needs npm install in {EXAMPLE.name}"
-    ),
-]
 
 
 @pytest.fixture(scope="module")
 def address(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    require_node_packages()
     folder = tmp_path_factory.mktemp("node")
     keys = folder / "keys"
     keys.write_text(f"alice {KEY}\n")
@@ -41,7 +33,7 @@ def address(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 def run(address: str, *words: str, key: str = KEY) -> subprocess.CompletedProcess[str]:
-    command = ["node", EXAMPLE / "grpc_client.js", "--address", address, *words]
+    command = ["node", EXAMPLES / "grpc_client.js", "--address", address, *words]
     env = {**os.environ, "PHI3_API_KEY": key}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30)
 

@@ -17,6 +17,7 @@ pytest.importorskip("fastapi", reason="needs the gateway extra")
 httpx = pytest.importorskip("httpx", reason="needs httpx")
 
 from tests.gateway.support import gateway_for, wait_until_ready  # noqa: E402
+from tests.gateway.support_grpc import GRPC, grpc_address  # noqa: E402
 from tests.support.processes import mesh_in  # noqa: E402
 
 CHAT = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 2}
@@ -72,9 +73,9 @@ def test_a_body_over_the_limit_is_a_413(strict: str) -> None:
 
 
 def test_a_head_over_the_limit_is_a_431(url: str) -> None:
-    whole = exchange(url, b"GET /v1/models HTTP/1.1\r\nhost: x\r\na: " + b"x" * 40_000 + b"\r\n\r\n")
+    whole = exchange(url, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\na: " + b"x" * 40_000 + b"\r\n\r\n")
     assert whole.startswith(b"HTTP/1.1 431 ")
-    endless = exchange(url, b"GET /v1/models HTTP/1.1\r\nhost: x\r\na: " + b"x" * 400_000)
+    endless = exchange(url, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\na: " + b"x" * 400_000)
     assert endless.startswith(b"HTTP/1.1 431 ")
 
 
@@ -140,7 +141,13 @@ def test_tls_by_certificate_files(tmp_path: Path, broker: str) -> None:
          "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
         check=True, capture_output=True,
     )  # fmt: skip
-    with gateway_for(tmp_path, broker, "--tls-cert", str(cert), "--tls-key", str(key)) as gateway:
+    with gateway_for(tmp_path, broker, *GRPC, "--tls-cert", str(cert), "--tls-key", str(key)) as gateway:
         assert gateway.address.startswith("https://")
         with httpx.Client(verify=ssl.create_default_context(cafile=str(cert))) as client:
             assert client.get(f"{gateway.address}/health").status_code == 200
+        grpc = pytest.importorskip("grpc", reason="needs grpcio")
+        credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+        with grpc.secure_channel(grpc_address(gateway), credentials) as channel:
+            grpc.channel_ready_future(channel).result(timeout=10)
+        with grpc.insecure_channel(grpc_address(gateway)) as channel, pytest.raises(grpc.FutureTimeoutError):
+            grpc.channel_ready_future(channel).result(timeout=0.3)

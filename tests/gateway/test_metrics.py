@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the gateway extra")
 httpx = pytest.importorskip("httpx", reason="needs httpx")
 
+from tests.gateway.conftest import MODEL  # noqa: E402
 from tests.gateway.support import gateway_for, wait_until_ready  # noqa: E402
 from tests.support.eventually import eventually  # noqa: E402
 
@@ -47,7 +48,7 @@ def test_the_mesh_is_told_node_by_node(url: str) -> None:
     told = series(url)
     assert told["phi3_mesh_up"] == 1
     for name in ("n1", "n2"):
-        assert told[f'phi3_mesh_node_slots{{node="{name}"}}'] >= 64
+        assert told[f'phi3_mesh_node_slots{{model="{MODEL}",node="{name}"}}'] >= 64
         states = [value for key, value in told.items() if re.match(rf'phi3_mesh_node_state{{node="{name}"', key)]
         assert sum(states) == 1
     assert told["phi3_mesh_tokens_total"] >= 0

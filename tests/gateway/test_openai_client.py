@@ -10,7 +10,15 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the gateway extra")
 openai = pytest.importorskip("openai", reason="needs the openai package")
 
-from node.engine.synthetic_vocab import encode, expected_text  # noqa: E402
+from broker.gateway.clients import share_of_user  # noqa: E402
+from mesh import Client  # noqa: E402
+from node.engine.synthetic_vocab import (  # noqa: E402
+    FIRST_WORD,
+    encode,
+    expected_text,
+    expected_tokens,
+    piece_bytes,
+)
 from tests.gateway.conftest import MODEL  # noqa: E402
 
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -94,6 +102,46 @@ def test_each_token_has_its_log_probability_whole_and_streamed(client: openai.Op
     assert len(whole) == 5
     assert streamed == whole
     assert whole[0].top_logprobs[0].logprob == whole[0].logprob
+    assert whole[0].top_logprobs[0].token == whole[0].token
+
+
+def with_a_split_character(num_tokens: int) -> tuple[str, list[int]]:
+    """A prompt whose answer has a character that is spread over several tokens, and that answer."""
+    for number in range(100):
+        tokens = expected_tokens(encode(f"split {number}"), num_tokens)
+        if any(token < FIRST_WORD for token in tokens) and len(tokens) == num_tokens:
+            return f"split {number}", tokens
+    raise AssertionError("no such prompt")
+
+
+def test_the_tokens_of_a_chat_join_to_its_text_by_their_bytes(client: openai.OpenAI) -> None:
+    ask = {"model": MODEL, "messages": HELLO, "max_tokens": 120, "temperature": 0, "logprobs": True}
+    choice = client.chat.completions.create(**ask, extra_body={"ignore_eos": True}).choices[0]
+    tokens = choice.logprobs.content
+    assert b"".join(bytes(token.bytes) for token in tokens).decode() == choice.message.content
+    whole = [token for token in tokens if bytes(token.bytes).decode(errors="replace") == token.token]
+    parts = [token for token in tokens if token.token == "".join(f"\\x{byte:02x}" for byte in token.bytes)]
+    assert len(whole) + len(parts) == 120
+    assert parts
+
+
+def test_the_tokens_of_a_completion_have_their_text_and_their_place_in_it(client: openai.OpenAI) -> None:
+    prompt, token_ids = with_a_split_character(40)
+    ask = {"model": MODEL, "prompt": prompt, "max_tokens": 40, "temperature": 0, "logprobs": 1}
+    choice = client.completions.create(**ask).choices[0]
+    told = choice.logprobs
+    pieces = [piece_bytes(token_id) for token_id in token_ids]
+    before = [b"".join(pieces[:number]).decode(errors="ignore") for number in range(40)]
+    assert told.text_offset == [len(text) for text in before]
+    for name, piece, offset in zip(told.tokens, pieces, told.text_offset, strict=True):
+        if not name.startswith("bytes:"):
+            assert name == piece.decode()
+            assert choice.text[offset:].startswith(name)
+    assert len([name for name in told.tokens if name.startswith("bytes:\\x")]) >= 2
+    assert told.top_logprobs == [{name: value} for name, value in zip(told.tokens, told.token_logprobs, strict=True)]
+    streamed = [chunk.choices[0] for chunk in client.completions.create(**ask, stream=True)]
+    assert [offset for one in streamed if one.logprobs for offset in one.logprobs.text_offset] == told.text_offset
+    assert [name for one in streamed if one.logprobs for name in one.logprobs.tokens] == told.tokens
 
 
 def test_the_async_client_streams_many_at_once(url: str) -> None:
@@ -141,6 +189,16 @@ def test_parameters_without_effect_are_not_refused(client: openai.OpenAI) -> Non
         response_format={"type": "text"}, tools=[], tool_choice="none", logit_bias={},
     )  # fmt: skip
     assert answer.choices[0].message.content
+
+
+def test_a_user_takes_turns_of_its_own(client: openai.OpenAI, broker: str) -> None:
+    """Without keys it is the user whom the mesh shares fairly by: the broker sees a client for each."""
+    for user in ("alice", "bob", "alice"):
+        client.completions.create(model=MODEL, prompt="x", max_tokens=1, user=user)
+    with Client(broker) as mesh:
+        names = {caller.name for caller in mesh.status().clients}
+    assert {f"gateway:{share_of_user(user)}" for user in ("alice", "bob")} <= names
+    assert share_of_user("alice") != share_of_user("bob")
 
 
 def test_embeddings_are_said_not_to_be_served(client: openai.OpenAI) -> None:

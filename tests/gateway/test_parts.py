@@ -12,9 +12,11 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the gateway extra")
 
 from broker.gateway.anthropic_api.frames import AnthropicFrames
-from broker.gateway.cli import main
+from broker.gateway.cli import ENV_PREFIX, main
+from broker.gateway.clients import OWN
 from broker.gateway.config import GatewayConfig
 from broker.gateway.door import Door
+from broker.gateway.gateway import Gateway
 from broker.gateway.keys import KeyRing
 from broker.gateway.kserve_api.tensors import pack_texts, tensors_of
 from broker.gateway.openai_api.frames import OpenAIFrames
@@ -23,6 +25,7 @@ from broker.gateway.problems import Problem, problem_of
 from broker.gateway.watch import STALE_S, Watch
 from mesh import Chunk, StatusReport
 from mesh.errors import BrokerUnreachable, ConfigError, InvalidRequest, NodeLost, Overloaded
+from mesh.options import load_options
 
 
 def test_the_door_counts_what_waits_and_opens_again() -> None:
@@ -38,6 +41,14 @@ def test_the_door_counts_what_waits_and_opens_again() -> None:
         ticket.leave()
         ticket.leave()
     assert (door.num_waiting, door.num_inside) == (0, 0)
+
+
+def test_with_keys_the_key_is_the_share_and_users_have_none(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("alice secret\n")
+    assert Gateway(GatewayConfig(api_key_file=tmp_path / "keys")).fair_share("alice", "anybody") == "alice"
+    gateway = Gateway(GatewayConfig())
+    assert gateway.fair_share(OWN, "") == OWN
+    assert len({gateway.fair_share(OWN, f"user {number}") for number in range(10_000)}) == 32
 
 
 def test_one_share_cannot_take_every_place() -> None:
@@ -139,6 +150,25 @@ def test_anthropic_s_opening_comes_once() -> None:
     frames = AnthropicFrames("msg_1", "m")
     assert frames.tokens([chunk("")]).count(b"event: ") == 3
     assert frames.tokens([chunk("100 %")]).count(b"event: ") == 1
+    assert frames.idle() == b'event: ping\ndata: {"type":"ping"}\n\n'
+    assert AnthropicFrames("msg_2", "m").idle().startswith(b"event: message_start\n")  # a ping alone begins no message
+
+
+def test_tokens_of_a_node_that_tells_no_text_are_named_by_their_ids() -> None:
+    frames = OpenAIFrames({"id": "x", "created": 1}, "m", include_usage=False, num_top=1)
+    events = frames.tokens([Chunk("a", (7, 8), (-0.5, -1.0))]).split(b"\n\n")
+    (first, second) = json.loads(events[1].removeprefix(b"data: "))["choices"][0]["logprobs"]["content"]
+    assert (first["token"], first["bytes"], second["token"]) == ("token_id:7", None, "token_id:8")
+    assert second["top_logprobs"] == [{"token": "token_id:8", "logprob": -1.0, "bytes": None}]
+
+
+def test_the_gateway_s_variables_are_its_own(tmp_path: Path) -> None:
+    """A host may run `phi3-broker serve` with its variables set as well."""
+    (tmp_path / "gateway.toml").write_text('max_waiting = 7\nbind = "0.0.0.0:1"\n')
+    env = {"PHI3_BROKER_CONFIG": "/none", "PHI3_BROKER_BIND": "*:5550", "PHI3_GATEWAY_BIND": "127.0.0.1:9"}
+    env |= {"PHI3_GATEWAY_CONFIG": str(tmp_path / "gateway.toml"), "PHI3_MESH_BROKER": "h:1"}
+    config = load_options(GatewayConfig, [], "phi3-broker gateway", env, env_prefix=ENV_PREFIX)
+    assert (config.bind, config.max_waiting, config.broker) == ("127.0.0.1:9", 7, "h:1")
 
 
 @pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1:8000", "https://[::1]"])

@@ -52,7 +52,9 @@ def test_a_closed_connection_frees_the_slot(url: str, status: Client, stream: bo
     body = json.dumps({"prompt": "gone", "stream": stream, **ENDLESS}).encode()
     where = urlsplit(url)
     with socket.create_connection((where.hostname, where.port)) as connection:
-        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        )
         eventually(lambda: status.status().num_in_flight == 1)
     eventually(lambda: status.status().num_in_flight == 0, within_s=1)
     eventually(lambda: running(status) == 0, within_s=2)

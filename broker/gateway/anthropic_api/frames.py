@@ -11,6 +11,7 @@ from broker.gateway.wire import json_text, to_json
 from mesh import Chunk, Completion, Usage
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _DELTA = (
     "event: content_block_delta\n"
     'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":%s}}\n\n'
@@ -38,6 +39,9 @@ class AnthropicFrames:
         text = "".join([chunk.text for chunk in chunks])
         delta = (_DELTA % json_text(text)).encode("utf-8", "backslashreplace") if text else b""
         return self._opening() + delta
+
+    def idle(self) -> bytes:
+        return self._opening() or _PING
 
     def end(self, completion: Completion) -> bytes:
         return b"".join(
@@ -68,7 +72,7 @@ class AnthropicFrames:
             (
                 _event({"type": "message_start", "message": message}),
                 _event({"type": "content_block_start", "index": 0, "content_block": block}),
-                _event({"type": "ping"}),
+                _PING,
             )
         )
 
@@ -78,9 +82,9 @@ def _message(message_id: str, model: str) -> dict[str, Any]:
 
 
 def _ending(completion: Completion) -> dict[str, Any]:
-    """Which stop sequence it was, if it was one, a node does not tell."""
-    reason = _STOP_REASONS.get(completion.finish_reason, "end_turn")
-    return {"stop_reason": reason, "stop_sequence": None}
+    if completion.stop_string is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": completion.stop_string}
+    return {"stop_reason": _STOP_REASONS.get(completion.finish_reason, "end_turn"), "stop_sequence": None}
 
 
 def _usage(usage: Usage) -> dict[str, int]:

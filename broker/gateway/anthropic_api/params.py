@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from broker.gateway.fields import Body, Harmless, MaxTokens, StopTexts, parsed
-from broker.gateway.messages import mesh_messages, text_of
+from broker.gateway.messages import described, mesh_messages, text_of
 from broker.gateway.problems import invalid
+
+_ROLES = ("user", "assistant")
 
 _UNSUPPORTED: Harmless = {
     "cache_control": None,  # a hint
@@ -29,7 +31,7 @@ class MessagesBody(Body):
     """/v1/messages."""
 
     model: str
-    messages: list[Any] = Field(min_length=1)
+    messages: Annotated[list[Any], Field(min_length=1), described(_ROLES)]
     max_tokens: MaxTokens
     system: str | list[Any] = ""
     temperature: float = Field(default=1.0, ge=0, le=1)
@@ -45,7 +47,7 @@ class MessagesBody(Body):
 
     def values(self) -> dict[str, Any]:
         """For the client library. Raises Problem 400."""
-        messages = mesh_messages(self.messages, ("user", "assistant"))
+        messages = mesh_messages(self.messages, _ROLES)
         system = text_of(self.system, "system")
         if system:
             messages.insert(0, {"role": "system", "content": system})

@@ -83,10 +83,11 @@ def time_left_s(context: Context) -> float | None:
     return None if remaining is None or remaining > _LONGEST_S else max(remaining, _SHORTEST_S)
 
 
-def gzipped(message: M, context: Context) -> M:
+async def gzipped(message: M, context: Context) -> M:
     """The one answer of a call, for callers that take gzip. Tokens of a stream are too small to gain by it."""
     if message.ByteSize() > _WORTH_GZIP_BYTES:
         context.set_compression(grpc.Compression.Gzip)
+        await context.send_initial_metadata(())  # what grpc.aio sends by itself with the answer forgets to say it
     return message
 
 

@@ -22,13 +22,15 @@ class Generation:
         self._gateway = gateway
         self._rpc = rpc
         limit = {} if rpc.timeout_s is None else {"timeout_s": rpc.timeout_s}
+        user = values[0].get("affinity", "") if values else ""  # the same in all of one call
+        self._share = gateway.fair_share(rpc.share, user)
         self._items = [gateway.completed(rpc.share, _sooner(item, limit)) for item in values]
         rpc.tally.is_own_deadline = any("timeout_s" in item for item in values) or bool(limit)
 
     async def complete_all(self) -> list[Completion]:
         """The whole answers. Raises Problem or MeshError; then none of them goes on."""
         async with self._admitted() as ticket:
-            completions = await self._gateway.clients.of(self._rpc.share).generate_batch(self._items)
+            completions = await self._gateway.clients.of(self._share).generate_batch(self._items)
             ticket.first_token(time.monotonic())
         if completions:
             self._rpc.tally.on_whole(completions)
@@ -37,7 +39,7 @@ class Generation:
     async def texts(self) -> AsyncGenerator[str, None]:
         """The one answer as it comes, in as few pieces as the reader is slow. Raises Problem or MeshError."""
         (values,) = self._items
-        async with self._admitted() as ticket, self._gateway.clients.of(self._rpc.share).stream(**values) as stream:
+        async with self._admitted() as ticket, self._gateway.clients.of(self._share).stream(**values) as stream:
             while chunks := await stream.take():
                 now = time.monotonic()
                 ticket.first_token(now)
@@ -49,7 +51,7 @@ class Generation:
     @asynccontextmanager
     async def _admitted(self) -> AsyncIterator[Ticket]:
         await self._gateway.watch.require_ready()
-        ticket = self._gateway.door.enter(self._rpc.share, len(self._items), time.monotonic())
+        ticket = self._gateway.door.enter(self._share, len(self._items), time.monotonic())
         try:
             yield ticket
         finally:

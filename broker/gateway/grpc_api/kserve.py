@@ -8,10 +8,10 @@ from broker.gateway.grpc_api import kserve_v2_pb2 as pb
 from broker.gateway.grpc_api.entrance import Context, Entrance, gzipped
 from broker.gateway.grpc_api.generation import Generation
 from broker.gateway.grpc_api.kserve_messages import asked_of, response_of
-from broker.gateway.grpc_api.kserve_models import require_model
 from broker.gateway.grpc_api.kserve_stream import InferStream
 from broker.gateway.grpc_api.kserve_v2_pb2_grpc import GRPCInferenceServiceServicer
 from broker.gateway.kserve_api import describe
+from broker.gateway.kserve_api.models import require_model
 from broker.gateway.problems import Problem, invalid
 
 _API = "other"
@@ -71,7 +71,7 @@ class GRPCInferenceService(GRPCInferenceServiceServicer):
             generation = Generation(self._gateway, rpc, [{**shared, "prompt": text} for text in asked.texts])
             completions = await generation.complete_all()
             texts = [completion.text for completion in completions]
-            return gzipped(response_of(asked, model.name, texts), context)
+            return await gzipped(response_of(asked, model.name, texts), context)
 
     async def ModelStreamInfer(self, _: object, context: Context) -> None:
         async with self._entrance.entered(context, _API) as rpc:

@@ -12,8 +12,8 @@ from broker.gateway.gateway import Gateway
 from broker.gateway.grpc_api.entrance import Context, Rpc, time_left_s, told
 from broker.gateway.grpc_api.generation import Generation
 from broker.gateway.grpc_api.kserve_messages import asked_of, final_response, response_of, wants_final
-from broker.gateway.grpc_api.kserve_models import require_model
 from broker.gateway.grpc_api.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
+from broker.gateway.kserve_api.models import require_model
 from broker.gateway.problems import invalid
 from broker.gateway.tally import Tally
 

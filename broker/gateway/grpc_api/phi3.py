@@ -29,7 +29,7 @@ class Phi3Inference(Phi3InferenceServicer):
     async def GenerateText(self, request: TextRequest, context: Context) -> TextResponse:
         async with self._entrance.entered(context, "grpc_generate") as rpc:
             generation = Generation(self._entrance.gateway, rpc, [values_of(request, rpc.model)])
-            return gzipped(response_of((await generation.complete_all())[0]), context)
+            return await gzipped(response_of((await generation.complete_all())[0]), context)
 
     async def GenerateTextStream(self, request: TextRequest, context: Context) -> None:
         """Texts as they come, then an empty one that says it was the last."""
@@ -46,4 +46,4 @@ class Phi3Inference(Phi3InferenceServicer):
             asked = [values_of(one, rpc.model, f"requests[{at}].") for at, one in enumerate(request.requests)]
             completions = await Generation(self._entrance.gateway, rpc, asked).complete_all()
             responses = [response_of(completion) for completion in completions]
-            return gzipped(BatchTextResponse(responses=responses), context)
+            return await gzipped(BatchTextResponse(responses=responses), context)

@@ -11,7 +11,6 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
-from grpc_reflection.v1alpha import reflection
 
 from broker.gateway.config import GatewayConfig
 from broker.gateway.gateway import Gateway
@@ -22,6 +21,7 @@ from broker.gateway.grpc_api.kserve import GRPCInferenceService
 from broker.gateway.grpc_api.kserve_v2_pb2_grpc import add_GRPCInferenceServiceServicer_to_server
 from broker.gateway.grpc_api.phi3 import Phi3Inference
 from broker.gateway.grpc_api.phi3_inference_pb2_grpc import add_Phi3InferenceServicer_to_server
+from broker.gateway.grpc_api.reflection import add_reflection
 from mesh.discovery.addresses import Endpoint
 from mesh.errors import ConfigError
 
@@ -49,7 +49,7 @@ class GrpcServer:
         add_GRPCInferenceServiceServicer_to_server(GRPCInferenceService(entrance), self._server)
         add_HealthServicer_to_server(self._health, self._server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection((*services, health_name, reflection.SERVICE_NAME), self._server)
+        add_reflection((*services, health_name), self._server)
         self._address = self._listen(endpoint)
 
     @asynccontextmanager

@@ -8,6 +8,7 @@ from typing import Any
 from broker.gateway.kserve_api.describe import TEXT_INPUT, TEXT_OUTPUT, VERSION
 from broker.gateway.kserve_api.params import GenerateParameters, parameters_of
 from broker.gateway.problems import Problem, invalid
+from broker.gateway.sse import KEEP_ALIVE
 from broker.gateway.wire import json_text, to_json
 from mesh import Chunk, Completion
 
@@ -39,6 +40,9 @@ class TritonFrames:
     def tokens(self, chunks: Sequence[Chunk]) -> bytes:
         text = "".join([chunk.text for chunk in chunks])
         return f"{self._start}{json_text(text)}}}\n\n".encode("utf-8", "backslashreplace") if text else b""
+
+    def idle(self) -> bytes:
+        return KEEP_ALIVE
 
     def end(self, completion: Completion) -> bytes:
         return b""

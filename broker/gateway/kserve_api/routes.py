@@ -15,6 +15,7 @@ from broker.gateway.generation import Generation
 from broker.gateway.kserve_api import describe
 from broker.gateway.kserve_api.generate import TritonFrames, generate_answer, generate_request
 from broker.gateway.kserve_api.infer import infer_answer, infer_request
+from broker.gateway.kserve_api.models import require_model
 from broker.gateway.problems import Problem
 from broker.gateway.sse import EventStream
 from broker.gateway.wire import json_response, read_body, read_object
@@ -155,13 +156,4 @@ def _share(request: Request) -> str:
 async def _model(request: Request, name: str, version: str) -> ModelReport:
     """Who asks is checked first. Raises Problem 401, 404, or 503 when nothing is ready."""
     _share(request)
-    gateway: Gateway = request.app.state.gateway
-    model = gateway.watch.model(name)
-    if model is None:
-        await gateway.watch.refresh()  # it may have come this moment
-        model = gateway.watch.model(name)
-    if model is None or version != describe.VERSION:
-        await gateway.watch.require_ready()
-        served = ", ".join(repr(model.name) for model in gateway.watch.models)
-        raise Problem(404, f"there is no model {name!r} of version {version!r}; served: {served}, version 1")
-    return model
+    return await require_model(request.app.state.gateway, name, version)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from broker.gateway.dialects import openai_error
-from broker.gateway.openai_api.shapes import chat_logprobs, text_logprobs, usage_of
+from broker.gateway.openai_api.logprobs import Offsets, Scored, chat_logprobs, text_logprobs
+from broker.gateway.openai_api.shapes import mesh_of, usage_of
 from broker.gateway.problems import Problem
+from broker.gateway.sse import KEEP_ALIVE
 from broker.gateway.wire import json_text, to_json
 from mesh import Chunk, Completion
 
 _DONE = b"data: [DONE]\n\n"
 _BY_CHOICE = attrgetter("choice")
 
-Logprobs = Callable[[Sequence[int], Sequence[float] | None, int], dict[str, Any] | None]
+Logprobs = Callable[[Scored | None, int, Offsets], dict[str, Any] | None]
 
 
 class OpenAIFrames:
@@ -38,15 +41,22 @@ class OpenAIFrames:
         self._content_end = "}" if is_chat else ""
         self._stop = ',"finish_reason":null}]' + (',"usage":null' if include_usage else "") + "}\n\n"
         self._opened: set[int] = set()
+        self._offsets: dict[int, Offsets] = defaultdict(Offsets)  # by choice
 
     def tokens(self, chunks: Sequence[Chunk]) -> bytes:
+        if len(chunks) == 1:  # as good as always
+            return self._event(chunks[0].choice, chunks).encode("utf-8", "backslashreplace")
         events = [self._event(choice, list(group)) for choice, group in groupby(chunks, _BY_CHOICE)]
         return "".join(events).encode("utf-8", "backslashreplace")
+
+    def idle(self) -> bytes:
+        return KEEP_ALIVE
 
     def end(self, completion: Completion) -> bytes:
         events = [self._end_event(choice.index, choice.finish_reason) for choice in completion.choices]
         if self._include_usage:
-            events.append(_event({**self._head, "choices": [], "usage": usage_of([completion.usage])}))
+            usage = usage_of([completion.usage])
+            events.append(_event({**self._head, "choices": [], "usage": usage, "mesh": mesh_of(completion)}))
         return b"".join([*events, _DONE])
 
     def error(self, problem: Problem) -> bytes:
@@ -54,12 +64,11 @@ class OpenAIFrames:
 
     def _event(self, choice: int, chunks: Sequence[Chunk]) -> str:
         opening = "" if choice in self._opened else self._role(choice)
-        text = "".join([chunk.text for chunk in chunks])
+        text = chunks[0].text if len(chunks) == 1 else "".join([chunk.text for chunk in chunks])
         logprobs = "null"
         if chunks[0].logprobs is not None:
-            token_ids = [token_id for chunk in chunks for token_id in chunk.token_ids]
-            values = [value for chunk in chunks for value in chunk.logprobs or ()]
-            logprobs = to_json(self._logprobs(token_ids, values, self._num_top)).decode()
+            scored = Scored.in_chunks(chunks)
+            logprobs = to_json(self._logprobs(scored, self._num_top, self._offsets[choice])).decode()
         elif not text:  # a character that takes several tokens: nothing to show yet
             return opening
         start, content = self._start, self._content

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
-from broker.gateway.fields import (
-    Body,
-    Harmless,
-    MaxTokens,
-    Priority,
-    Seed,
-    StopText,
-    StopTexts,
-    TimeoutS,
-    TokenIds,
-    parsed,
-)
-from broker.gateway.messages import mesh_messages
+from broker.gateway.fields import Harmless, MaxTokens, parsed
+from broker.gateway.messages import described, mesh_messages
 from broker.gateway.problems import invalid
-from mesh.request import MAX_SEED
+from broker.gateway.sampling import Sampling
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -60,23 +49,11 @@ _UNSUPPORTED_CHAT: Harmless = {
 _UNSUPPORTED_COMPLETION: Harmless = {**_UNSUPPORTED, "best_of": (1,), "echo": (False,), "suffix": ("",)}
 
 
-class _Common(Body):
+class _Common(Sampling):
     model: str = ""
-    max_tokens: MaxTokens | None = None
     temperature: float = Field(default=1.0, ge=0, le=2)
-    top_p: float = Field(default=1.0, gt=0, le=1)
     n: int = Field(default=1, ge=1, le=128)
-    stop: StopText | StopTexts = Field(default=[])
-    stream: bool = False
     stream_options: dict[str, bool] = Field(default={})
-    seed: Seed | None = None
-    user: str = ""
-    # Not OpenAI's, but known to the mesh and to other servers of this API:
-    top_k: int = Field(default=0, ge=-1)
-    stop_token_ids: TokenIds = Field(default=[])
-    ignore_eos: bool = False
-    priority: Priority = 0
-    timeout_s: TimeoutS | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -88,25 +65,7 @@ class _Common(Body):
             raise invalid(f"stream_options.{min(unknown)[:64]}", "unknown parameter")
         if self.stream_options and not self.stream:
             raise invalid("stream_options", "only with stream=true")
-        values: dict[str, Any] = {
-            "model": self.model,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": max(self.top_k, 0),
-            "n": self.n,
-            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
-            "stop_token_ids": self.stop_token_ids,
-            "ignore_eos": self.ignore_eos,
-            "priority": self.priority,
-            "affinity": self.user,
-        }
-        if self.seed is not None:
-            values["seed"] = self.seed & MAX_SEED
-        if self.timeout_s is not None:
-            values["timeout_s"] = self.timeout_s
-        if self.max_tokens is not None:
-            values["max_tokens"] = self.max_tokens
-        return values
+        return {**super().values(), "model": self.model, "n": self.n}
 
     def check_top(self, name: str, num_top: int) -> None:
         """Only the log probability of the token that was chosen is known: it is the top one if decoding is greedy."""
@@ -119,7 +78,7 @@ class _Common(Body):
 class ChatBody(_Common):
     """/v1/chat/completions."""
 
-    messages: list[Any] = Field(min_length=1)
+    messages: Annotated[list[Any], Field(min_length=1), described(ROLES)]
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
@@ -147,7 +106,7 @@ class ChatBody(_Common):
 class CompletionBody(_Common):
     """/v1/completions."""
 
-    prompt: str | list[Any]
+    prompt: str | Annotated[list[Any], WithJsonSchema({"type": "array", "items": {"type": "string"}})]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @classmethod

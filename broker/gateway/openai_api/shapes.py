@@ -5,31 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from broker.gateway.openai_api.logprobs import Offsets, Scored, chat_logprobs, text_logprobs
 from mesh import Choice, Completion, ModelReport, Usage
-
-
-def token_name(token_id: int) -> str:
-    """Text and tokens do not come apart one by one here (a character may take several tokens), so a token is named by
-    its id, as other servers of this API do on request."""
-    return f"token_id:{token_id}"
-
-
-def chat_logprobs(token_ids: Sequence[int], logprobs: Sequence[float] | None, num_top: int) -> dict[str, Any] | None:
-    if logprobs is None:
-        return None
-    content = []
-    for token_id, logprob in zip(token_ids, logprobs, strict=True):
-        token = {"token": token_name(token_id), "logprob": logprob, "bytes": None}
-        content.append({**token, "top_logprobs": [token] * num_top})
-    return {"content": content, "refusal": None}
-
-
-def text_logprobs(token_ids: Sequence[int], logprobs: Sequence[float] | None, num_top: int) -> dict[str, Any] | None:
-    if logprobs is None:
-        return None
-    names = [token_name(token_id) for token_id in token_ids]
-    top = [{name: logprob} for name, logprob in zip(names, logprobs, strict=True)] if num_top else None
-    return {"tokens": names, "token_logprobs": list(logprobs), "top_logprobs": top, "text_offset": []}
 
 
 def usage_of(usages: Iterable[Usage]) -> dict[str, Any]:
@@ -41,6 +18,16 @@ def usage_of(usages: Iterable[Usage]) -> dict[str, Any]:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(usage.cached_tokens for usage in usages)},
+    }
+
+
+def mesh_of(completion: Completion) -> dict[str, Any]:
+    """Beside the usage of a streamed answer: what OpenAI has no field for. Its clients hand unknown fields on."""
+    return {
+        "node": completion.node,
+        "attempts": completion.attempts,  # over 1: nodes were lost, drained or full on the way
+        "ttft_s": round(completion.ttft_s, 4),
+        "total_s": round(completion.total_s, 4),
     }
 
 
@@ -79,7 +66,7 @@ def _chat_choice(choice: Choice, num_top: int) -> dict[str, Any]:
     return {
         "index": choice.index,
         "message": {"role": "assistant", "content": choice.text, "refusal": None},
-        "logprobs": chat_logprobs(choice.token_ids, choice.logprobs, num_top),
+        "logprobs": chat_logprobs(Scored.in_choice(choice), num_top, Offsets()),
         "finish_reason": choice.finish_reason,
     }
 
@@ -88,6 +75,6 @@ def _text_choice(index: int, choice: Choice, num_top: int) -> dict[str, Any]:
     return {
         "index": index,
         "text": choice.text,
-        "logprobs": text_logprobs(choice.token_ids, choice.logprobs, num_top),
+        "logprobs": text_logprobs(Scored.in_choice(choice), num_top, Offsets()),
         "finish_reason": choice.finish_reason,
     }
