@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import threading
 import time
 
@@ -15,7 +16,7 @@ NUM_ROUNDS = 5
 CASES = {"96-byte messages": (96, 20_000, 200), "1 MB messages": (1_000_000, 400, 8)}  # bytes, messages, in flight
 
 
-def run() -> list[Row]:
+def run(options: argparse.Namespace) -> list[Row]:
     rows: list[Row] = []
     for name, (num_bytes, num_messages, window) in CASES.items():
         plain, closed = [], []

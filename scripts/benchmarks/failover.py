@@ -6,6 +6,7 @@ only when the round is over, so that the start of a Python process does not take
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ BROKER = "127.0.0.1:5590"
 TARGETS_S = {signal.SIGKILL: 0.25, signal.SIGSTOP: 1.75}
 
 
-def run() -> list[Row]:
+def run(options: argparse.Namespace) -> list[Row]:
     broker = _start("phi3-broker", "serve", "--bind", BROKER, *(w for a in NODES.values() for w in ("--node", a)))
     nodes = {name: _start_node(name) for name in NODES}
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ COMMANDS = {
 }
 
 
-def run() -> list[Row]:
+def run(options: argparse.Namespace) -> list[Row]:
     return [
         {
             "command": name,

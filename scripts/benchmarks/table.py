@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 Row = dict[str, str | float]
+_WIDE = 180  # columns, where nobody looks at a terminal: no figure is cut
 
 
 def machine() -> str:
@@ -30,7 +32,7 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
         table.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
     for row in rows:
         table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDE).print(table)
 
 
 def median(values: Sequence[float]) -> float:

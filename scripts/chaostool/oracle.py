@@ -21,6 +21,8 @@ class Expected:
     finish_reason: str
     logprobs: tuple[float, ...] | None
     prompt_tokens: int
+    stop_string: str | None
+    pieces: tuple[bytes, ...] | None
 
 
 def expected(params: Mapping[str, Any], choice: int = 0) -> Expected:
@@ -34,8 +36,9 @@ def expected(params: Mapping[str, Any], choice: int = 0) -> Expected:
     cut = _first_stop(tokens, params.get("stop", ()))
     if cut is not None:
         tokens, text, reason = tokens[: cut[0]], cut[1], "stop"
+    pieces = tuple(map(piece_bytes, tokens)) if params.get("logprobs") else None
     logprobs = tuple(-(token % 64) / 16 for token in tokens) if params.get("logprobs") else None
-    return Expected(tuple(tokens), text, reason, logprobs, len(prompt_ids))
+    return Expected(tuple(tokens), text, reason, logprobs, len(prompt_ids), cut[2] if cut else None, pieces)
 
 
 def difference(params: Mapping[str, Any], got: Choice) -> str:
@@ -45,7 +48,9 @@ def difference(params: Mapping[str, Any], got: Choice) -> str:
         ("token_ids", got.token_ids, want.token_ids),
         ("text", got.text, want.text),
         ("finish_reason", got.finish_reason, want.finish_reason),
+        ("stop_string", got.stop_string, want.stop_string),
         ("logprobs", got.logprobs, want.logprobs),
+        ("pieces", got.pieces, want.pieces),
         ("usage.prompt_tokens", got.usage.prompt_tokens, want.prompt_tokens),
         ("usage.completion_tokens", got.usage.completion_tokens, len(want.token_ids)),
     ):
@@ -82,16 +87,17 @@ def _prompt_ids(params: Mapping[str, Any]) -> list[int]:
     return encode("".join(lines) + "assistant: ")
 
 
-def _first_stop(tokens: Sequence[int], stop: Sequence[str]) -> tuple[int, str] | None:
-    """How many tokens it takes until the text has a stop string in it, and the text before that. The one that is
-    complete first counts; of several that end together, the longest."""
+def _first_stop(tokens: Sequence[int], stop: Sequence[str]) -> tuple[int, str, str] | None:
+    """How many tokens it takes until the text has a stop string in it, the text before that, and that string. The one
+    that is complete first counts; of several that end together, the longest."""
     raw = b""
     for num_tokens, token in enumerate(tokens, start=1):
         raw += piece_bytes(token)
         text = raw.decode(errors="ignore")  # without the beginning of a character that is not whole yet
-        found = [(at + len(string), at) for string in stop if (at := text.find(string)) >= 0]
+        found = [(at + len(string), at, string) for string in stop if (at := text.find(string)) >= 0]
         if found:
-            return num_tokens, text[: min(found)[1]]
+            _, at, string = min(found)
+            return num_tokens, text[:at], string
     return None
 
 
