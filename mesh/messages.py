@@ -203,8 +203,8 @@ class Pong(Message):
 @message(18)
 @dataclass(frozen=True, slots=True)
 class Accepted(Message):
-    """These were taken in and wait. May be left out for those that go to an engine at once, whose tokens say as much; is
-    not said to a broker, which has told its clients already."""
+    """These were taken in and wait. May be left out for those that go to an engine at once, whose tokens say as much;
+    is not said to a broker, which has told its clients already."""
 
     request_ids: tuple[int, ...]
 
