@@ -79,7 +79,7 @@ class LoopThread:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """The loop is our own here, so it may be the fast one: a third less CPU for a single call. It is imported when a
+    """The loop is our own here, so it may be the fast one: a sixth less CPU for a single call. It is imported when a
     client is made: sooner, every `import mesh` would wait for it; later, the interpreter may be on its way out."""
     if sys.platform == "win32":
         return asyncio.new_event_loop

@@ -100,7 +100,7 @@ class Completion:
 class Chunk(NamedTuple):
     """New tokens of a streamed answer. The texts of all chunks of a choice join to its whole text.
 
-    A NamedTuple, since there is one for nearly every token, and it is made in a third of a dataclass' time.
+    A NamedTuple, since there is one for nearly every token, and it is made in half of a dataclass' time.
     """
 
     text: str  # may be empty: characters and stop strings are never split, so text can lag behind tokens
