@@ -26,8 +26,9 @@ WINDOW_S = 1.0  # two heartbeats: brokers hear of a change before the next one i
 MIN_STEPS = 20  # a window of a slow engine is longer
 # What counts as held, in shares of the target. A step hardly grows with its batch: 5 % of its time may be 20 % of that.
 HELD_FROM, HELD_TO = 0.98, 1.05
-# How far to go where the gradient points: half of it at first, since a window is noise as much as load; twice as far
-# with each raise in a row, since a limit still too low after the whole of it belongs to a step that hardly grows.
+# How far to go where the gradient points: all of it at the start; half of it after a target that was held or missed,
+# since a window is noise as much as load; twice as far with each raise in a row, since a limit still too low after the
+# whole of it belongs to a step that hardly grows.
 MIN_GAIN, MAX_GAIN = 0.5, 4.0
 MAX_RATIO, MIN_RATIO = 2.0, 0.4  # of target to measured: one window at most doubles the limit, or takes off 30 %
 START_SHARE = 4  # a worker begins with a quarter of its slots: what was let in too much cannot be sent away

@@ -17,6 +17,7 @@ from mesh.metrics.address import check_metrics_address
 from mesh.options import option
 from node.devices import WorkerDevices, find_gpus, share_out
 from node.engine.base import EngineOptions
+from node.engine.factory import ENGINES
 from node.engine.quantization import METHODS
 from node.engine.synthetic import PRESETS
 
@@ -34,7 +35,7 @@ class NodeConfig:
         metavar="NAME",
     )
     served_name: str = option("", help="the name that callers use; default: the model's", metavar="NAME")
-    engine: str = option("transformers", help="what runs the model", choices=("transformers", "vllm", "synthetic"))
+    engine: str = option("transformers", help="what runs the model", choices=ENGINES)
     device: str = option(
         "auto", help="auto (every GPU, or the CPU), cpu, cuda, cuda:1, or several: cuda:0,cuda:1", metavar="DEVICE"
     )

@@ -28,8 +28,8 @@ class Listener(Protocol):
     def observe_first_token(self, seconds: float) -> None:
         """From admission to the first token."""
 
-    def observe_inter_token(self, seconds: float) -> None:
-        """From one token to the next of the same request."""
+    def observe_inter_token(self, seconds: float, count: int) -> None:
+        """From one token to the next of the same request, for so many requests."""
 
 
 class Rate:
@@ -118,8 +118,7 @@ class Facts:
         self._gaps.add(gaps, now)
         if self.listener is not None:
             for gap, count in gaps.items():
-                for _ in range(count):
-                    self.listener.observe_inter_token(gap)
+                self.listener.observe_inter_token(gap, count)
 
     def tokens(self, num_tokens: int, now: float) -> None:
         self._tokens.add(num_tokens, now)
@@ -185,7 +184,8 @@ class Facts:
         )
 
     def _devices(self, workers: Sequence[Worker], now: float) -> tuple[DeviceFacts, ...]:
-        """GPUs as their driver sees them. What has no driver to ask, such as the CPU, is as busy as its engine."""
+        """GPUs as their driver sees them. What is no GPU, such as the CPU, is as busy as its
+        engine; of a GPU whose driver says nothing only the memory is known."""
         infos = [worker.info for worker in workers if worker.info is not None]
         gpus = self.gpus() if not infos or any(info.device.startswith("cuda") for info in infos) else ()
         devices = list(gpus)

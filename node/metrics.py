@@ -67,9 +67,9 @@ class NodeMetrics:
         """Its first token came so long after it had come itself."""
         self._first_token.add(seconds)
 
-    def observe_inter_token(self, seconds: float) -> None:
-        """So long passed between two steps that gave a request tokens."""
-        self._inter_token.add(seconds)
+    def observe_inter_token(self, seconds: float, count: int) -> None:
+        """So long passed between two steps that gave so many requests tokens."""
+        self._inter_token.add(seconds, count)
 
     def start(self, agent: NodeAgent, workers: Sequence[WorkerProcess]) -> None:
         """On the node's loop."""

@@ -25,9 +25,10 @@ class Buckets:
         self._counts = [0] * (len(bounds) + 1)
         self.total = 0.0  # the sum of all values
 
-    def add(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.total += value
+    def add(self, value: float, count: int = 1) -> None:
+        """The same value, so many times."""
+        self._counts[bisect_left(self._bounds, value)] += count
+        self.total += value * count
 
     def copy(self) -> Buckets:
         other = Buckets(self._bounds)

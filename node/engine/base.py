@@ -104,7 +104,7 @@ class EngineOptions:
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1", …; "cuda:0,cuda:1" for a worker that spans several
     dtype: str = "auto"
     slots: int = 0  # 0 = from the cache size
-    memory_fraction: float = 0.9  # of the free device memory, for the KV cache
+    memory_fraction: float = 0.9  # of the free device memory, for the KV cache; of vLLM, weights included
     max_model_len: int = 0  # 0 = the model's own
     max_batch_tokens: int = 0  # 0 = the engine's choice
     page_size: int = 0  # 0 = the engine's choice

@@ -33,7 +33,7 @@ from node.engine.placement import (
     place,
 )
 from node.engine.quantization import config_for, label_for
-from node.engine.spread import LayerGroup, cache_over, layer_groups, num_blocks_that_fit
+from node.engine.spread import OFFLOADED, LayerGroup, cache_over, layer_groups, num_blocks_that_fit
 from node.engine.tensor_parallel import keep_in_step
 
 # A page is what prefix sharing shares: small is better, but flash attention wants 256. The tokens of a step bound how
@@ -97,7 +97,7 @@ class Loader:
                 f"{options.model} does not fit on {device}: try --quantize, or --tensor-parallel N or --parallel auto "
                 f"on several GPUs ({error})"
             ) from error
-        if placement.is_spread and not {"cpu", "disk"}.isdisjoint(map(str, model.hf_device_map.values())):
+        if placement.is_spread and not set(OFFLOADED).isdisjoint(map(str, model.hf_device_map.values())):
             self._report("some layers did not fit on the GPUs and lie in main memory or on disk: this is slow")
         return model
 
@@ -165,16 +165,15 @@ class Loader:
 
     def _format(self) -> dict[str, Any]:
         """How `from_pretrained` is told what the weights are, and what to make of them."""
-        quantize, placement = self._options.quantize, self._placement
-        if not self._files.gguf:
-            if quantize == "gguf":
-                raise ValueError(f"--quantize gguf is for GGUF files, and {self._options.model} is none")
-            config = config_for(quantize, placement.dtype, placement.device.type)
-            return {"use_safetensors": True, "quantization_config": config}
-        if quantize not in ("none", "gguf"):
-            raise ValueError(f"--quantize {quantize}: {self._files.gguf} is quantised already: leave the option out")
-        config = config_for("gguf", placement.dtype, placement.device.type) if quantize == "gguf" else None
-        return {"gguf_file": self._files.gguf, "quantization_config": config or GgufConfig(dequantize=True)}
+        quantize, gguf = self._options.quantize, self._files.gguf
+        if quantize == "gguf" and not gguf:
+            raise ValueError(f"--quantize gguf is for GGUF files, and {self._options.model} is none")
+        if gguf and quantize not in ("none", "gguf"):
+            raise ValueError(f"--quantize {quantize}: {gguf} is quantised already: leave the option out")
+        config = config_for(quantize, self._placement.dtype, self._placement.device.type)
+        if gguf:
+            return {"gguf_file": gguf, "quantization_config": config or GgufConfig(dequantize=True)}
+        return {"use_safetensors": True, "quantization_config": config}
 
     def _spread(self, manager: SeededManager, groups: list[LayerGroup]) -> AbstractContextManager[None]:
         """Sizes and places the cache of a model whose layers lie on several devices."""

@@ -43,10 +43,9 @@ class Timing:
         )
 
 
-_WEIGHTS_BYTES, _TOKEN_BYTES = 7_600_000_000, 393_216
-
 # Phi-3-mini in bf16: 7.6 GB of weights, 393 kB of cache a token, 7.6 GFLOP a token. Bandwidth, compute (at half of the
 # data sheet) and memory of each card give its row; an estimate for planning, to be replaced by a measured row.
+_WEIGHTS_BYTES, _TOKEN_BYTES = 7_600_000_000, 393_216
 PRESETS: dict[str, Timing] = {
     "a10g": Timing(4_500, 0.016, 50e-6, 0.70e-6, slots=32, cache_tokens=36_000),
     "a100": Timing(20_000, 0.008, 25e-6, 0.22e-6, slots=128, cache_tokens=160_000),

@@ -176,7 +176,7 @@ class VllmLoader:
             "max_num_batched_tokens": options.max_batch_tokens or None,
             "block_size": options.page_size or None,
             # Otherwise a step is planned before the tokens of the last one are known, and `vllm_sampling` would see
-            # placeholders in their place. Never tried with it; what is tried is what runs.
+            # placeholders in their place.
             "async_scheduling": False,
         }
 

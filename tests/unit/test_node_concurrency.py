@@ -166,8 +166,8 @@ class SaturatedNode:
 
     def observe_first_token(self, seconds: float) -> None: ...
 
-    def observe_inter_token(self, seconds: float) -> None:
-        self.gaps.append(seconds)
+    def observe_inter_token(self, seconds: float, count: int) -> None:
+        self.gaps.extend([seconds] * count)
 
     def runs(self, seconds: float, *, prompt: int, tokens: int, until: Callable[[int], bool] | None = None) -> float:
         """Returns after how many seconds `until` was true of the limit."""

@@ -77,8 +77,8 @@ def test_a_listener_hears_of_every_duration() -> None:
         def observe_first_token(self, seconds: float) -> None:
             heard.append(("first", round(seconds, 3)))
 
-        def observe_inter_token(self, seconds: float) -> None:
-            heard.append(("inter", round(seconds, 3)))
+        def observe_inter_token(self, seconds: float, count: int) -> None:
+            heard.extend([("inter", round(seconds, 3))] * count)
 
     node = NodeHarness(slots=(1,))
     node.hello()
