@@ -83,7 +83,7 @@ class LoadClient:
         """Have `window` requests under way, in messages of so many, until so many are done. Returns seconds."""
         self.greet()
         began = time.perf_counter()
-        num_sent = num_done = room = 0
+        num_sent = num_done = 0
         room = window
         while num_done < num_requests:
             while room >= per_message and num_sent < num_requests:

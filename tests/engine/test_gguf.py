@@ -72,7 +72,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_answers_and_leaves_a_tokenizer_for_the_agent(file: Path, tmp_path: Path) -> None:
     options = EngineOptions(model=str(file), device="cpu", slots=2)
-    with running(TransformersEngine(options, tmp_path)) as driver:
+    lines: list[str] = []
+    with running(TransformersEngine(options, tmp_path, lines.append)) as driver:
         assert driver.info.dtype == "float32 (unpacked gguf)"
         assert driver.info.max_model_len == 256
         codec = load_tokenizer(Path(driver.info.folder))
@@ -80,7 +81,8 @@ def test_it_answers_and_leaves_a_tokenizer_for_the_agent(file: Path, tmp_path: P
         prompt = codec.encode_chat([{"role": "user", "content": "Hello"}])
         assert len(driver.ask(EngineRequest(0, prompt, 5)).tokens) == 5
 
-    lines: list[str] = []
+    assert any("tokenizer" in line for line in lines)
+    lines.clear()
     with running(TransformersEngine(options, tmp_path, lines.append)) as again:
         assert again.info.folder == driver.info.folder
     assert not any("tokenizer" in line for line in lines)  # it was there

@@ -87,12 +87,12 @@ def test_a_cancel_reaches_both_and_the_others_go_on(pair: Driver, expected: list
     assert pair.broken_promises == []
 
 
-def test_an_idle_engine_answers_at_once(pair: Driver) -> None:
-    """Both doze while there is nothing to do, and neither may wait for the other's nap to end."""
+def test_an_idle_engine_wakes_up_and_answers(pair: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ranks come round while there is nothing to do."""
     manager = pair.engine._manager  # type: ignore[attr-defined]
     naps = []
     wait = manager._wake_up_loop.wait
-    manager._wake_up_loop.wait = lambda timeout: naps.append(timeout) or wait(timeout)
+    monkeypatch.setattr(manager._wake_up_loop, "wait", lambda timeout: naps.append(timeout) or wait(timeout))
     eventually(lambda: len(naps) > 3)  # rank 0 comes round, so rank 1 has come along each time
     assert pair.ask(EngineRequest(0, [65], 1)).finish_reason == "length"
 

@@ -143,7 +143,7 @@ def test_every_alert_is_evaluated_and_the_lost_node_is_noticed(scene: Scene) -> 
 
     states = eventually(rules)
     assert len(states) == (GRAFANA / "alerts.yml").read_text().count("- alert:")
-    eventually(lambda: rules().get("Phi3NodeLost") == "pending")
+    eventually(lambda: rules().get("Phi3NodeLost") in ("pending", "firing"))
     assert states["Phi3BrokerAbsent"] == states["Phi3NoNodeReady"] == states["Phi3NoProgress"] == "inactive"
 
 
@@ -156,7 +156,7 @@ def test_names_and_units_are_after_prometheus_own_rules(scene: Scene, whose: str
 
 
 def test_what_the_members_say_agrees(scene: Scene) -> None:
-    """Tokens that nodes generated reach the broker and then the caller: none is counted twice on the way."""
+    """The callers have at most the tokens that the broker relayed, and nodes resumed at most what it handed over."""
     prometheus = scene.prometheus
     at_gateway = "sum(phi3_gateway_generated_tokens_total offset 1s)"  # they are scraped in turn, not all at once
     eventually(lambda: prometheus.value(at_gateway) > 0)
