@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from broker.clients import Hop
 from mesh.report import ClientReport
-from mesh.security.keys import MEMBER
+from mesh.security.keys import MEMBER, client_name
 
 MAX_REPORTED = 50
 _MAX_NAME = 100  # a member's name is what somebody chose to say
@@ -19,7 +19,7 @@ def client_reports(hops: Iterable[Hop]) -> tuple[ClientReport, ...]:
     the gateways that serve one API key."""
     callers: dict[tuple[str, str, str], list[Hop]] = defaultdict(list)
     for hop in hops:
-        name = hop.name if hop.user == MEMBER else hop.user.partition(":")[2]
+        name = client_name(hop.user) or hop.name
         callers[hop.role, hop.user, name[:_MAX_NAME]].append(hop)
     reports = [_report(name, role, user != MEMBER, of_one) for (role, user, name), of_one in callers.items()]
     return tuple(heapq.nlargest(MAX_REPORTED, reports, key=_weight))

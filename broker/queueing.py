@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from broker.clients import Client
 from broker.request import Request
@@ -25,8 +26,9 @@ class _Flow:
 class FairQueue:
     """Start-time fair queueing: the client that has been served the fewest tokens while it had work waiting goes next.
 
-    A client with one request waits behind at most one request of each other client, however many those have. Every
-    operation costs O(log n). A removed request stays in its heap, empty, until it is reached or they are the majority.
+    A client with one request waits behind at most one request of each other client, however many those have. To
+    add or take one costs O(log n). A removed request stays in its heap, empty, until it is reached or they are the
+    majority.
     """
 
     def __init__(self) -> None:
@@ -78,7 +80,7 @@ class FairQueue:
 
     def take_all(self) -> list[Request]:
         """Everything that waits, for when there is room for all of it, so that nobody's turn matters."""
-        entries = sorted(entry for flow in self._flows.values() for entry in flow.heap if not entry[-1].is_over)
+        entries = sorted(self._alive())
         self._reset()
         return [entry[-1] for entry in entries]
 
@@ -100,7 +102,10 @@ class FairQueue:
 
     def waiting(self) -> list[Request]:
         """Everything that waits, in no order."""
-        return [entry[-1] for flow in self._flows.values() for entry in flow.heap if not entry[-1].is_over]
+        return [entry[-1] for entry in self._alive()]
+
+    def _alive(self) -> Iterator[tuple[int, bool, int, Request]]:
+        return (entry for flow in self._flows.values() for entry in flow.heap if not entry[-1].is_over)
 
     def _take_turn(self, client: Client, flow: _Flow) -> None:
         self._count += 1

@@ -152,13 +152,8 @@ class Registry:
     @property
     def only_model(self) -> Model | None:
         """The model that is served, if it is one."""
-        only = None
-        for model in self.models.values():
-            if model.served:
-                if only is not None:
-                    return None
-                only = model
-        return only
+        served = [model for model in self.models.values() if model.served]
+        return served[0] if len(served) == 1 else None
 
     @property
     def served_names(self) -> list[str]:

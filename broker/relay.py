@@ -53,7 +53,7 @@ class Relay:
                 book.end(request, "finished", now)
 
     def _on_accepted(self, node: Node, client: Client, accepted: Accepted, frames: list[bytes], now: float) -> None:
-        """The client has had the broker's own."""
+        """From a server that says it to brokers as well. The client hears from this broker whether it waits."""
 
     def _on_rejected(self, node: Node, client: Client, rejected: Rejected, frames: list[bytes], now: float) -> None:
         request = self._book.find(client, (rejected.request_id, rejected.attempt), node)

@@ -141,9 +141,7 @@ def _load(model: Model) -> ModelLoad:
 
 
 def _with_yours(load: ModelLoad, num_yours: int) -> ModelLoad:
-    return ModelLoad(
-        load.name, load.max_model_len, load.slots_total, max(load.num_running, num_yours), load.num_waiting, num_yours
-    )
+    return load._replace(num_running=max(load.num_running, num_yours), num_yours=num_yours)
 
 
 def _model_report(load: ModelLoad) -> ModelReport:

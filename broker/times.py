@@ -6,7 +6,7 @@ from mesh.metrics.buckets import DURATION_S, LATENESS_S, WAIT_S, Buckets
 
 
 class Times:
-    """Three histograms, in seconds. Adding to one costs so little that nobody asks first whether it is wanted."""
+    """Histograms, in seconds. Adding to one costs so little that nobody asks first whether it is wanted."""
 
     __slots__ = ("duration", "heartbeat", "queue")
 

@@ -96,7 +96,7 @@ def _check_priority(value: Any, where: str) -> int:
 
 
 def _check_float(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or not abs(value) < _FLOAT_END:  # the comparison is False for NaN too
+    if type(value) not in (int, float) or not -_FLOAT_END <= value < _FLOAT_END:  # the comparison is False for NaN too
         raise BadMessage(where, "must be a finite number")
     return float(value)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
@@ -17,9 +17,6 @@ class MeshCollector(Collector):
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # or registering would collect once, before anything is known
 
     def collect(self) -> Iterator[Metric]:
         report = self._watch.report

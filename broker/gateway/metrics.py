@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import HistogramMetricFamily, Metric
@@ -32,9 +32,6 @@ class _OfProcess(Collector):
     def __init__(self, lag: LoopLag) -> None:
         self._lag = lag
 
-    def describe(self) -> Iterable[Metric]:
-        return ()
-
     def collect(self) -> Iterator[Metric]:
         yield build_info("phi3_gateway")
         yield histogram(
@@ -49,9 +46,6 @@ class _Gaps(Collector):
 
     def __init__(self, by_api: Mapping[str, Buckets]) -> None:
         self._by_api = by_api
-
-    def describe(self) -> Iterable[Metric]:
-        return ()
 
     def collect(self) -> Iterator[Metric]:
         text = "Between two arrivals of tokens of one streamed answer."

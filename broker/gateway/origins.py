@@ -9,6 +9,7 @@ then it asks for that name.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -44,6 +45,7 @@ class OriginGuard:
         return None
 
 
+@lru_cache(maxsize=256)  # asked for each request, nearly always about the same name
 def is_local(origin: str) -> bool:
     """Whether a page with this origin was served by this host. `null`, of files and sandboxes, is nobody's."""
     try:

@@ -213,9 +213,7 @@ class Tracker:
         error = error_for(code, default=default)
         sentence = f"{error.code}: {_on(node)}{text}"
         if not error.retryable:
-            if self.attempt > 1:  # or it would only say the same twice
-                self._history.add(self.attempt, sentence)
-            self._end(error, text, node, retry_after_s)
+            self._turn_down(error, sentence, text, node, retry_after_s)
         elif error is Overloaded:
             self._on_overload(sentence, text, node, now, retry_after_s)
         elif error is NotReady:
@@ -258,9 +256,12 @@ class Tracker:
             self._try_again(sentence, now, retry_after_s)
             self.due = min(self.due, since + patience_s)  # the last try, not the first one after that
         else:
-            if self.attempt > 1:
-                self._history.add(self.attempt, sentence)
-            self._end(Overloaded, text, node, retry_after_s)
+            self._turn_down(Overloaded, sentence, text, node, retry_after_s)
+
+    def _turn_down(self, error: type[RequestError], sentence: str, text: str, node: str, retry_after_s: float) -> None:
+        if self.attempt > 1:  # or it would only say the same twice
+            self._history.add(self.attempt, sentence)
+        self._end(error, text, node, retry_after_s)
 
     def _die(self, error: type[RequestError], sentence: str, node: str, now: float) -> None:
         """A setback that may be the request's own doing."""

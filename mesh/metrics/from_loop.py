@@ -30,9 +30,6 @@ class FromLoop(Collector, Generic[T]):
         self._take = take
         self._families = families
 
-    def describe(self) -> Iterable[Metric]:
-        return ()  # or registering would collect once, on the loop that it would wait for
-
     def collect(self) -> Iterator[Metric]:
         """Raises Unavailable."""
         yield from self._families(self._taken())

@@ -30,6 +30,7 @@ _NODE_GAUGES: tuple[tuple[str, str, Callable[[NodeReport], float]], ...] = (
     ("inter_token_p99_seconds", "99th percentile, likewise.", lambda node: node.itl_p99_s),
     ("inter_token_target_seconds", "What adaptive concurrency holds it to; 0: off.", lambda node: node.target_itl_s),
     ("uptime_seconds", "Since its start.", lambda node: node.uptime_s),
+    ("heartbeat_age_seconds", "Since the broker last heard of it.", lambda node: node.heartbeat_age_s),
 )
 _NODE_COUNTERS = {
     **{name: text for name, text in NODE.named.values() if name.endswith("_tokens") or name == "resumed_requests"},
@@ -70,7 +71,6 @@ def _of_nodes(prefix: str, report: StatusReport) -> Iterator[Metric]:
         yield gauges(
             f"{prefix}_node_{metric}", text, ["node"], [([name], value(node)) for name, node in connected.items()]
         )
-    yield from _heartbeats(prefix, connected)
     served = list(islice(((n, m) for n, node in connected.items() for m in node.models), MAX_VALUES))
     for metric, text, of_model in _MODEL_GAUGES:
         model_rows = [([name, model.name], of_model(model)) for name, model in served]
@@ -78,11 +78,6 @@ def _of_nodes(prefix: str, report: StatusReport) -> Iterator[Metric]:
     yield from _node_counters(prefix, connected)
     owners = [([name], node.devices) for name, node in connected.items()]
     yield from device_families(f"{prefix}_node", ["node"], owners)
-
-
-def _heartbeats(prefix: str, nodes: dict[str, NodeReport]) -> Iterator[Metric]:
-    rows = [([name], node.heartbeat_age_s) for name, node in nodes.items()]
-    yield gauges(f"{prefix}_node_heartbeat_age_seconds", "Since the broker last heard of it.", ["node"], rows)
 
 
 def _node_counters(prefix: str, nodes: dict[str, NodeReport]) -> Iterator[Metric]:

@@ -21,10 +21,7 @@ def gauge(name: str, text: str, value: float) -> Metric:
 
 
 def gauges(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for values, value in _distinct(rows):
-        family.add_metric(values, value)
-    return family
+    return _filled(GaugeMetricFamily(name, text, labels=labels), rows)
 
 
 def counter(name: str, text: str, value: float) -> Metric:
@@ -33,10 +30,7 @@ def counter(name: str, text: str, value: float) -> Metric:
 
 
 def counters(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for values, value in _distinct(rows):
-        family.add_metric(values, value)
-    return family
+    return _filled(CounterMetricFamily(name, text, labels=labels), rows)
 
 
 def histogram(name: str, text: str, buckets: Buckets) -> Metric:
@@ -55,6 +49,12 @@ def states(name: str, text: str, labels: Sequence[str], rows: Iterable[tuple[Seq
 
 
 STATES = ("joining", "ready", "busy", "suspect", "stalled", "draining", "lost")
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Iterable[Row]) -> Metric:
+    for values, value in _distinct(rows):
+        family.add_metric(values, value)
+    return family
 
 
 def _distinct(rows: Iterable[Row]) -> Iterator[tuple[Sequence[str], float]]:

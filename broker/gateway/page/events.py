@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -152,7 +153,11 @@ def _word(state: str) -> str:
 
 def _plural(kind: str) -> str:
     text = {"left": "have left", "again": "answer again", "restarted": "have been started again"}.get(kind)
-    return text or _STATES.get(kind, ("", f"is {short(kind)}"))[1].replace("is ", "are ", 1).replace("has ", "have ", 1)
+    return text or _VERB.sub(lambda verb: _VERBS[verb[0]], _STATES.get(kind, ("", f"is {short(kind)}"))[1], count=1)
+
+
+_VERBS = {"is": "are", "has": "have", "does": "do"}
+_VERB = re.compile(r"^(is|has|does)\b")
 
 
 def _with_note(text: str, note: str) -> str:

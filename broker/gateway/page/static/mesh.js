@@ -63,6 +63,7 @@ export class MeshView {
   #nodes = new Map();
   #callers = new Map();
   #past = {};
+  #isFresh = false;
 
   constructor() {
     byId("totals").append(...[...this.#totals.values()].map((total) => total.element));
@@ -73,14 +74,14 @@ export class MeshView {
     this.#past = lines.nodes;
     for (const [name, total] of this.#totals) total.chart.fill(lines.mesh[name] ?? []);
     for (const [key, item] of this.#nodes) item.fill(lines.nodes[key] ?? {});
-    this.isFresh = true; // the next frame is the last sample of these lines already
+    this.#isFresh = true; // the next frame is the last sample of these lines already
   }
 
   /** One report. */
   show(frame) {
     const { view } = frame;
-    const isNew = !this.isFresh;
-    this.isFresh = false;
+    const isNew = !this.#isFresh;
+    this.#isFresh = false;
     byId("mesh").classList.toggle("stale", !frame.is_up);
     for (const [name, total] of this.#totals) {
       const value = view ? view.totals[name] : null;
@@ -93,6 +94,7 @@ export class MeshView {
     }
     setText(byId("server"), serverLine(view.server, frame.mesh));
     this.#showNodes(view, isNew);
+    this.#past = {}; // a node that comes later has been nowhere in the meantime
     this.#showCallers(view.callers);
   }
 
