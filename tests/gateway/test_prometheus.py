@@ -19,10 +19,11 @@ import pytest
 pytest.importorskip("fastapi", reason="needs the gateway extra")
 httpx = pytest.importorskip("httpx", reason="needs httpx")
 
+from scripts.chaostool.fleet import free_ports  # noqa: E402
 from tests.gateway.support import gateway_for, wait_until_ready  # noqa: E402
 from tests.support.eventually import eventually  # noqa: E402
 from tests.support.processes import mesh_in  # noqa: E402
-from tests.support.prometheus import Prometheus, free_port, prometheus_for  # noqa: E402
+from tests.support.prometheus import Prometheus, prometheus_for  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
@@ -48,7 +49,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("prometheus")
-    broker_at, n1_at, n2_at, gateway_at = (f"127.0.0.1:{free_port()}" for _ in range(4))
+    broker_at, n1_at, n2_at, gateway_at = (f"127.0.0.1:{port}" for port in free_ports(4))
 
     def at(address: str) -> tuple[str, str]:
         return "--metrics-port", address.rpartition(":")[2]

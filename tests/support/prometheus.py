@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scripts.chaostool.fleet import free_ports
 from tests.support.eventually import eventually
 
 EVERY = "500ms"
@@ -60,7 +60,7 @@ def prometheus_for(folder: Path, jobs: Mapping[str, list[str]], rules: Path) -> 
     }
     file = folder / "prometheus.yml"
     file.write_text(json.dumps(config))  # JSON is YAML
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     options = [f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address={address}"]
     log = folder / "prometheus.log"
     with log.open("wb") as output:
@@ -81,8 +81,3 @@ def prometheus_for(folder: Path, jobs: Mapping[str, list[str]], rules: Path) -> 
     finally:
         process.terminate()
         process.wait(10)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
