@@ -16,7 +16,7 @@ class Sampling(Body):
     max_tokens: MaxTokens | None = None
     temperature: float = Field(default=0.0, ge=0, le=10)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=0, ge=-1)  # both mean all, as other servers have it
+    top_k: int = Field(default=0, ge=-1)  # 0 and -1 mean all, as other servers have it
     stop: StopText | StopTexts = Field(default=[])
     stop_token_ids: TokenIds = Field(default=[])
     seed: Seed | None = None
@@ -27,7 +27,7 @@ class Sampling(Body):
     timeout_s: TimeoutS | None = None
 
     def values(self) -> dict[str, Any]:
-        """For the client library, without model and prompt. Raises Problem 400."""
+        """For the client library, without model and prompt."""
         values: dict[str, Any] = {
             "temperature": self.temperature,
             "top_p": self.top_p,

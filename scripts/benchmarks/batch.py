@@ -67,7 +67,7 @@ class _Result:
 def _in_a_process(address: str, token: str, num_prompts: int, num_characters: int) -> _Result:
     ours, theirs = multiprocessing.Pipe()
     arguments = (address, token, num_prompts, num_characters, theirs)
-    process = multiprocessing.get_context("spawn").Process(target=_client, args=arguments)
+    process = multiprocessing.get_context("spawn").Process(target=_client, args=arguments, daemon=True)
     process.start()
     theirs.close()
     result: _Result = ours.recv()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import time
 from collections.abc import Awaitable, Callable
 
@@ -20,10 +19,10 @@ from mesh import AsyncClient, Client
 from mesh.security.member_key import find_or_make_member
 from mesh.security.tokens import member_token
 from scripts.benchmarks.cpu import only_on
-from scripts.benchmarks.load import LoadClient
+from scripts.benchmarks.load import PROMPT, LoadClient
 from scripts.benchmarks.processes import MESH, Member, stage
 from scripts.benchmarks.spread import spread
-from scripts.benchmarks.table import Row
+from scripts.benchmarks.table import Row, median
 
 NUM_ROUNDS = 5
 AT_ONCE = 64
@@ -31,7 +30,6 @@ NUM_REQUESTS = 2048  # of each round
 NUM_ONE_BY_ONE = 512
 NUM_TOKENS = 256  # of each stream
 STEP_S = 0.005
-PROMPT = "Say in one sentence what a mesh of computers is, and in another one what it is good for. " * 3
 MAX_US = {"request": 150.0, "token": 5.0}
 
 Drive = Callable[[AsyncClient], Awaitable[int]]
@@ -143,13 +141,13 @@ async def _batch_tokens(client: AsyncClient) -> int:
 
 def _row(name: str, unit: str, takes: list[Take], *, is_judged: bool = True) -> Row:
     cpu_us = [1e6 * cpu_s for cpu_s, _ in takes]
-    value, limit = statistics.median(cpu_us), MAX_US[unit]
+    value, limit = median(cpu_us), MAX_US[unit]
     return {
         "call": name,
         "CPU us": value,
         "per": unit,
         "takes": spread(cpu_us),
-        "per second": statistics.median([per_s for _, per_s in takes]),
+        "per second": median([per_s for _, per_s in takes]),
         "at most": f"{limit:g}" if is_judged else "",
         "met": ("yes" if value <= limit else "NO") if is_judged else "",
     }

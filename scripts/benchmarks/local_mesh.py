@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +12,10 @@ from mesh import AsyncClient, Client
 from mesh.errors import MeshError
 from mesh.security.member_key import find_or_make_member
 from mesh.security.tokens import member_token
-from scripts.benchmarks.processes import BIN, MESH, Member, Stage
+from scripts.benchmarks.processes import BIN, MESH, Member, Stage, has_address
 
 _START_S = 120.0  # 64 nodes on two cores take a while
 _CONNECT_S = 30.0
-_LISTENS = re.compile(r"\baddress=(\S+)")
 
 
 class LocalMesh(Stage):
@@ -41,8 +39,7 @@ class LocalMesh(Stage):
         members = [self.start(name, command, is_ready=lambda _: True) for name, command in commands.items()]
         for member in members:
             wait_for(lambda member=member: self._is_ready(member), f"{member.name} to be ready")
-            found = _LISTENS.search(member.log_text())
-            member.address = found[1] if found else ""
+            has_address(member)
         return members
 
     def client(self, member: Member, name: str = "") -> Client:

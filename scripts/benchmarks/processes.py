@@ -80,7 +80,7 @@ class Stage:
             )
         member = Member(name, process, log)
         self._members.append(member)
-        self._await(member, is_ready or _has_address, within_s)
+        self._await(member, is_ready or has_address, within_s)
         return member
 
     def module(self, name: str, *options: str, is_measured: bool = False) -> Member:
@@ -143,8 +143,6 @@ def add_stage_options(parser: argparse.ArgumentParser, *, rounds: int, nodes: in
 def stage(*, is_pinned: bool) -> Iterator[Stage]:
     """A stage in a folder of its own; everything that was started on it is ended at the end."""
     with ExitStack() as stack:
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that it ends tidily, too
-        stack.callback(signal.signal, signal.SIGTERM, before)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="phi3-bench-", ignore_cleanup_errors=True))
         opened = Stage(Path(folder), is_pinned=is_pinned)
         stack.callback(opened.close)
@@ -153,7 +151,8 @@ def stage(*, is_pinned: bool) -> Iterator[Stage]:
         yield opened
 
 
-def _has_address(member: Member) -> bool:
+def has_address(member: Member) -> bool:
+    """Whether it has said where it listens, which it then knows."""
     found = _ADDRESS.search(member.log_text())
     member.address = found[1] if found else ""
     return bool(found)
@@ -166,5 +165,5 @@ def _end(members: Sequence[Member]) -> None:
         try:
             member.process.wait(10)
         except subprocess.TimeoutExpired:
-            member.process.kill()
+            os.killpg(member.pid, signal.SIGKILL)  # its children too: each member has a session of its own
             member.process.wait()

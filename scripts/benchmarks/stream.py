@@ -135,6 +135,7 @@ def _added_to_first_token(mesh: Mesh) -> tuple[float, ...]:
     arguments = (theirs, mesh.broker.address, mesh.nodes[0].address, mesh.home)
     probe = context.Process(target=_probe, args=arguments, daemon=True)
     probe.start()
+    theirs.close()  # so that its death is the end of what can be read
     ours.recv()  # it has imported and connected all it needs
     ours.send("go")
     background = mesh.case(SHOWN, max(NUM_CLIENTS), 200)

@@ -21,6 +21,7 @@ from mesh.report import NodeReport
 from node.engine.model_files import resolve_model
 from scripts.benchmarks.local_mesh import LocalMesh, local_mesh
 from scripts.benchmarks.processes import Member
+from scripts.benchmarks.spread import percentile
 from scripts.benchmarks.table import Row
 
 WARM_UP_S = 1.0
@@ -96,9 +97,9 @@ class Load:
             "ITL mean ms": 1000 * sum(pace) / len(pace),
             "p50": 1000 * after.itl_p50_s,
             "p99": 1000 * after.itl_p99_s,
-            "TTFT p50 ms": 1000 * _quantile(first, 0.50),
-            "p99 ": 1000 * _quantile(first, 0.99),
-            "latency p50 s": _quantile(sorted(one.total_s for one in ended), 0.50),
+            "TTFT p50 ms": 1000 * percentile(first, 0.50),
+            "p99 ": 1000 * percentile(first, 0.99),
+            "latency p50 s": percentile(sorted(one.total_s for one in ended), 0.50),
             "": "",
         }
 
@@ -163,7 +164,3 @@ async def _until(probe: Callable[[], Awaitable[bool]]) -> None:
 
 def _generated(node: NodeReport) -> int:
     return node.counters.get("generated_tokens", 0)
-
-
-def _quantile(ordered: Sequence[float], fraction: float) -> float:
-    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))] if ordered else float("nan")
